@@ -1,0 +1,1 @@
+"""The contract between Sojourn's components: names, types and parsing, with the standard library only."""

@@ -1,0 +1,123 @@
+"""Every name that two components, or a component and a user, must spell alike.
+
+Labels, annotations, conditions, reasons, environment variables, paths and resources; no logic beyond joining them.
+Each has one constant or one function here, and is never written out anywhere else.
+"""
+
+from typing import Final
+
+GROUP: Final = "sojourn.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+CATEGORY: Final = "sojourn"
+
+# Field managers of server-side apply: one per component (design section 3).
+MANAGER_OPERATOR: Final = "sojourn-operator"
+MANAGER_DEVICEPLUGIN: Final = "sojourn-deviceplugin"
+
+# Labels (on pods, services, snapshots) and the pod annotations that only the operator may write.
+LABEL_SESSION: Final = f"{GROUP}/session"
+LABEL_TENANT: Final = f"{GROUP}/tenant"
+LABEL_TIER: Final = f"{GROUP}/tier"
+LABEL_EPOCH: Final = f"{GROUP}/epoch"
+LABEL_GPU_NODE: Final = f"{GROUP}/gpu"
+"""On a Kubernetes node: `true` where the device plugin shall run (set by the user or by the chart's node selector)."""
+ANNOTATION_TIER: Final = f"{GROUP}/tier"
+ANNOTATION_PRIORITY: Final = f"{GROUP}/priority"
+ANNOTATION_SHARE: Final = f"{GROUP}/share"
+ANNOTATION_GPUS: Final = f"{GROUP}/gpus"
+"""JSON list of `{"ordinal", "uuid", "slices", "share"}`: what the operator counted for this pod."""
+FINALIZER_SESSION: Final = f"{GROUP}/session"
+FINALIZER_POD: Final = f"{GROUP}/record-end"
+"""Holds a session's pod until its end and its termination message are recorded in the session's status."""
+
+RESOURCE_PREFIX: Final = f"{GROUP}/gpu-"
+
+
+def gpu_resource(ordinal: int) -> str:
+    """The extended resource of one physical GPU, counted in slices."""
+    return f"{RESOURCE_PREFIX}{ordinal}"
+
+
+def pod_name(session: str, epoch: int) -> str:
+    """The pod of a session's `epoch`-th start; creating it twice is refused by the API server, so it is idempotent."""
+    return f"{session}-{epoch}"
+
+
+# Conditions. Session: all five, always sent. Snapshot, model, tenant, node: Ready.
+READY: Final = "Ready"
+PLACED: Final = "Placed"
+PAUSED: Final = "Paused"
+CONTEXT_SAVED: Final = "ContextSaved"
+TARGET_MET: Final = "TargetMet"
+SESSION_CONDITIONS: Final = (READY, PLACED, PAUSED, CONTEXT_SAVED, TARGET_MET)
+
+# What the operator puts into a session's container (see `runtime`'s cli, which reads them as defaults of its flags).
+ENV_SESSION: Final = "SOJOURN_SESSION"
+ENV_NAMESPACE: Final = "SOJOURN_NAMESPACE"
+ENV_EPOCH: Final = "SOJOURN_EPOCH"
+ENV_TIER: Final = "SOJOURN_TIER"
+ENV_PRIORITY: Final = "SOJOURN_PRIORITY"
+ENV_MODEL: Final = "SOJOURN_MODEL"
+"""URI of the weights."""
+ENV_MODEL_NAME: Final = "SOJOURN_MODEL_NAME"
+"""Name of the LLMModel, which clients send as `model`."""
+ENV_WEIGHTS_DIGEST: Final = "SOJOURN_WEIGHTS_DIGEST"
+ENV_WEIGHTS_CACHE: Final = "SOJOURN_WEIGHTS_CACHE"
+ENV_STORE: Final = "SOJOURN_STORE"
+"""URI of this session's own folder of the snapshot store."""
+ENV_CONTEXT_LENGTH: Final = "SOJOURN_CONTEXT_LENGTH"
+ENV_CHECKPOINT_TOKENS: Final = "SOJOURN_CHECKPOINT_TOKENS"
+ENV_API_KEY: Final = "SOJOURN_API_KEY"
+ENV_DEVICE: Final = "SOJOURN_DEVICE"
+ENV_PORT: Final = "SOJOURN_PORT"
+ENV_FORCED_EXACT_FALSE: Final = "SOJOURN_ALLOW_INEXACT"
+
+# What Allocate puts into a container, once per GPU (equal keys of two GPUs would overwrite each other).
+
+
+def env_gpu_uuid(ordinal: int) -> str:
+    """UUID of the granted GPU."""
+    return f"SOJOURN_GPU_{ordinal}_UUID"
+
+
+def env_gpu_bytes(ordinal: int) -> str:
+    """Bytes of GPU memory granted."""
+    return f"SOJOURN_GPU_{ordinal}_BYTES"
+
+
+def env_gpu_slices(ordinal: int) -> str:
+    """Slices granted."""
+    return f"SOJOURN_GPU_{ordinal}_SLICES"
+
+
+ARBITER_DIR: Final = "/run/sojourn"
+"""On the host: one folder per GPU UUID. In the container: `gpu-<ordinal>/own` (writable) and `gpu-<ordinal>/all`."""
+
+
+def arbiter_own(ordinal: int) -> str:
+    """Folder in the container that holds the pod's own page, writable."""
+    return f"{ARBITER_DIR}/gpu-{ordinal}/own"
+
+
+def arbiter_all(ordinal: int) -> str:
+    """Folder in the container with the pages of all grants of that GPU, read-only."""
+    return f"{ARBITER_DIR}/gpu-{ordinal}/all"
+
+
+# Session pods.
+CONTAINER: Final = "runtime"
+PORT: Final = 8000
+PORT_NAME: Final = "http"
+STORE_MOUNT: Final = "/var/lib/sojourn/store"
+MODELS_MOUNT: Final = "/var/lib/sojourn/models"
+CACHE_MOUNT: Final = "/var/cache/sojourn"
+TERMINATION_MESSAGE: Final = "/dev/termination-log"
+PATH_HEALTH: Final = "/healthz"
+PATH_READY: Final = "/readyz"
+PATH_METRICS: Final = "/metrics"
+PATH_STATUS: Final = "/sojourn/v1/status"
+
+GOLD: Final = "gold"
+SILVER: Final = "silver"
+BRONZE: Final = "bronze"

@@ -1,1 +1,4 @@
-"""The contract between Sojourn's components: names, types and parsing, with the standard library only."""
+"""The contract between Sojourn's components: names, types and parsing.
+
+Standard library only: it is imported by every component, and knows none of them.
+"""

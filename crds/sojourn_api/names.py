@@ -1,6 +1,7 @@
 """Every name that two components, or a component and a user, must spell alike.
 
-Labels, annotations, conditions, reasons, environment variables, paths and resources; no logic beyond joining them.
+Labels, annotations, conditions, reasons, environment variables, paths and resources; no logic
+beyond joining them.
 Each has one constant or one function here, and is never written out anywhere else.
 """
 
@@ -21,7 +22,7 @@ LABEL_TENANT: Final = f"{GROUP}/tenant"
 LABEL_TIER: Final = f"{GROUP}/tier"
 LABEL_EPOCH: Final = f"{GROUP}/epoch"
 LABEL_GPU_NODE: Final = f"{GROUP}/gpu"
-"""On a Kubernetes node: `true` where the device plugin shall run (set by the user or by the chart's node selector)."""
+"""On a Kubernetes node: `true` where the device plugin shall run (the chart selects by it)."""
 ANNOTATION_TIER: Final = f"{GROUP}/tier"
 ANNOTATION_PRIORITY: Final = f"{GROUP}/priority"
 ANNOTATION_SHARE: Final = f"{GROUP}/share"
@@ -29,7 +30,7 @@ ANNOTATION_GPUS: Final = f"{GROUP}/gpus"
 """JSON list of `{"ordinal", "uuid", "slices", "share"}`: what the operator counted for this pod."""
 FINALIZER_SESSION: Final = f"{GROUP}/session"
 FINALIZER_POD: Final = f"{GROUP}/record-end"
-"""Holds a session's pod until its end and its termination message are recorded in the session's status."""
+"""Holds a session's pod until its end and its message stand in the session's status."""
 
 RESOURCE_PREFIX: Final = f"{GROUP}/gpu-"
 
@@ -40,7 +41,7 @@ def gpu_resource(ordinal: int) -> str:
 
 
 def pod_name(session: str, epoch: int) -> str:
-    """The pod of a session's `epoch`-th start; creating it twice is refused by the API server, so it is idempotent."""
+    """The pod of a session's `epoch`-th start; a second one is refused by the API server."""
     return f"{session}-{epoch}"
 
 
@@ -52,7 +53,7 @@ CONTEXT_SAVED: Final = "ContextSaved"
 TARGET_MET: Final = "TargetMet"
 SESSION_CONDITIONS: Final = (READY, PLACED, PAUSED, CONTEXT_SAVED, TARGET_MET)
 
-# What the operator puts into a session's container (see `runtime`'s cli, which reads them as defaults of its flags).
+# What the operator puts into a session's container; the runtime's cli reads them as defaults.
 ENV_SESSION: Final = "SOJOURN_SESSION"
 ENV_NAMESPACE: Final = "SOJOURN_NAMESPACE"
 ENV_EPOCH: Final = "SOJOURN_EPOCH"
@@ -73,7 +74,7 @@ ENV_DEVICE: Final = "SOJOURN_DEVICE"
 ENV_PORT: Final = "SOJOURN_PORT"
 ENV_FORCED_EXACT_FALSE: Final = "SOJOURN_ALLOW_INEXACT"
 
-# What Allocate puts into a container, once per GPU (equal keys of two GPUs would overwrite each other).
+# What Allocate puts into a container, once per GPU: two GPUs' equal keys would collide.
 
 
 def env_gpu_uuid(ordinal: int) -> str:
@@ -92,7 +93,10 @@ def env_gpu_slices(ordinal: int) -> str:
 
 
 ARBITER_DIR: Final = "/run/sojourn"
-"""On the host: one folder per GPU UUID. In the container: `gpu-<ordinal>/own` (writable) and `gpu-<ordinal>/all`."""
+"""On the host: one folder per GPU UUID.
+
+In the container: `gpu-<ordinal>/own` (writable) and `gpu-<ordinal>/all`.
+"""
 
 
 def arbiter_own(ordinal: int) -> str:

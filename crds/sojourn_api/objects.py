@@ -1,7 +1,8 @@
 """The six kinds as frozen values: what a spec says and what a status holds, after parsing.
 
-No parsing here (see `parse`), no defaults that the CRD schema does not also give (a drift test compares both).
-Units stand in the names or the comments: slices and bytes are integers, shares are thousandths of an A100-80GB.
+No parsing here (see `parse`), no defaults that the CRD schema does not also give (a drift test
+compares both). Units stand in the names or the comments: slices and bytes are integers, shares are
+thousandths of an A100-80GB.
 """
 
 from collections.abc import Mapping
@@ -39,7 +40,10 @@ class IdleAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ObjectMeta:
-    """The part of `metadata` that decisions use. `created` is RFC 3339 in seconds, so that text order is time order."""
+    """The part of `metadata` that decisions use.
+
+    `created` is RFC 3339 in seconds, so that text order is time order.
+    """
 
     name: str
     namespace: str
@@ -75,7 +79,10 @@ class SecretKey:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """`spec.resources`; None means derived: slices from the model and context length, share from the tier's guarantee."""
+    """`spec.resources`; None means derived.
+
+    Slices come from the model and the context length, the share from the tier's guarantee.
+    """
 
     slices: int | None = None
     share: int | None = None
@@ -93,7 +100,10 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class SessionSpec:
-    """`LLMSession.spec`. `template` is the raw pod template part (tolerations, resources, env, ...), merged as given."""
+    """`LLMSession.spec`.
+
+    `template` is the raw pod template part (tolerations, resources, env, ...), merged as given.
+    """
 
     model: str
     tier: str
@@ -130,7 +140,10 @@ class SessionPlacement:
 
 @dataclass(frozen=True, slots=True)
 class Nomination:
-    """`status.nomination`: room that is being freed for this session. `victims` are `namespace/name`."""
+    """`status.nomination`: room that is being freed for this session.
+
+    `victims` are `namespace/name`.
+    """
 
     node: str
     gpus: tuple[GpuPlace, ...]
@@ -140,7 +153,10 @@ class Nomination:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRef:
-    """`status.snapshot`: the last committed snapshot, as the runtime's termination message or status named it."""
+    """`status.snapshot`: the last committed snapshot, as the runtime named it.
+
+    The source is its termination message, or its status while it runs.
+    """
 
     name: str
     uri: str
@@ -156,7 +172,7 @@ class SnapshotRef:
 
 @dataclass(frozen=True, slots=True)
 class SessionStatus:
-    """`LLMSession.status`. `epoch` counts starts: the pod of the present start is `<name>-<epoch>`."""
+    """`LLMSession.status`; `epoch` counts starts: the present pod is `<name>-<epoch>`."""
 
     epoch: int = 0
     conditions: tuple[Condition, ...] = ()
@@ -182,7 +198,10 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """An LLMModel. `digest` ("sha256:...") empty means unchecked; `decode_fraction` is in thousandths."""
+    """An LLMModel.
+
+    `digest` ("sha256:...") empty means unchecked; `decode_fraction` is in thousandths.
+    """
 
     meta: ObjectMeta
     uri: str
@@ -195,11 +214,16 @@ class Model:
     digest: str = ""
     decode_fraction: int = 500
     minimum_gpu_bytes: int = 0
+    conditions: tuple[Condition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A QoSTier. `guaranteed_share` is per tenant; a session without a wish asks for all of it."""
+    """A QoSTier.
+
+    `guaranteed_share` is per tenant; a session without a wish asks for all of it.
+    `target_p95_ms` 0 means best effort: no target, and `TargetMet` stays Unknown.
+    """
 
     meta: ObjectMeta
     priority: int
@@ -223,7 +247,10 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A Tenant; `guarantees` maps tier name to thousandths of an A100, overriding the tier's own figure."""
+    """A Tenant.
+
+    `guarantees` maps tier name to thousandths of an A100, overriding the tier's own figure.
+    """
 
     meta: ObjectMeta
     namespaces: tuple[str, ...]
@@ -231,11 +258,17 @@ class Tenant:
     guarantees: Mapping[str, int] = field(default_factory=dict)
     weight: int = 1
     quota: Quota = Quota()
+    api_key: SecretKey | None = None
+    conditions: tuple[Condition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU of a GPUNode's status. `slices` are those in service; `free_slices` as the plugin's ledger has them."""
+    """One GPU of a GPUNode's status.
+
+    `slices` are those in service; `free_slices` as the plugin's ledger has them; `share` is what
+    the GPU gives at a decode fraction of 0.5 (0: unknown model).
+    """
 
     ordinal: int
     uuid: str
@@ -249,6 +282,7 @@ class Gpu:
     foreign_bytes: int = 0
     mig: bool = False
     links: tuple[int, ...] = ()
+    share: int = 0
 
 
 @dataclass(frozen=True, slots=True)

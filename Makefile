@@ -1,0 +1,80 @@
+# The two commands are `make demo` and `make test`; everything else serves them. `make help` lists all.
+# What they install is pinned (constraints.txt, tests/cluster/go) and cached in $(CACHE), outside the checkout.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+export SOJOURN_CACHE ?= $(HOME)/.cache/sojourn
+CACHE := $(SOJOURN_CACHE)
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH := 2.13.0
+TORCH_DIR := $(CACHE)/torch-$(TORCH)-cp311
+CLUSTER := $(BIN)/python tests/cluster/cluster.py
+PYTEST_ARGS ?=
+# Packages of Debian that the local cluster and the kernels need; see docs/dependencies.md.
+DEBIAN := containerd runc containernetworking-plugins conntrack iptables debootstrap iproute2 util-linux procps g++
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: setup  ## the whole story on a local Kubernetes (KEEP=1 leaves it up; KUBECONFIG=... uses your own)
+	@$(BIN)/python tests/e2e/demo.py $(if $(KEEP),--keep) $(if $(KUBECONFIG),--kubeconfig '$(KUBECONFIG)')
+
+test: setup torch check-static  ## everything: static checks and all test levels
+	@$(BIN)/python -m pytest -m 'not gpu' $(PYTEST_ARGS)
+
+check: setup check-static  ## the quick loop: format, lint, types, layers, unit tests
+	@$(BIN)/python -m pytest tests/unit -q -m 'not torch and not gpu' -n 2
+
+check-static:
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy crds operator deviceplugin runtime tests benchmarks
+	@$(BIN)/lint-imports --no-cache
+
+fix: setup  ## format, and mend what the linter can
+	@$(BIN)/ruff check --fix . || true
+	@$(BIN)/ruff format .
+
+bench: setup torch  ## all benchmarks, as JSON into build/bench (docs/benchmarks.md says which are slow)
+	@$(BIN)/python benchmarks/all.py
+
+cluster-up: setup  ## the local Kubernetes alone
+	@$(CLUSTER) up
+
+cluster-down:  ## take it down, whatever state it is in
+	@$(PYTHON) tests/cluster/cluster.py down
+
+setup: $(VENV)/.ready debian  ## Python environment and Debian packages
+
+debian:
+	@missing=$$(for p in $(DEBIAN); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
+	if [ -n "$$missing" ]; then \
+	  if [ "$$(id -u)" != 0 ]; then echo "These Debian packages are missing: $$missing. Install them as root, or run make as root." >&2; exit 1; fi; \
+	  echo "installing" $$missing; apt-get update -qq; \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	fi
+
+# A new environment for each set of pins; half-made ones are thrown away.
+$(VENV)/.ready: pyproject.toml constraints.txt runtime/build_kernels.py | debian
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "Python 3.11 is needed: make PYTHON=python3.11" >&2; exit 1; }
+	@echo "making the Python environment"
+	@[ -x $(BIN)/python ] || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[operator,deviceplugin,runtime,dev]'
+	@touch $@
+
+torch: $(TORCH_DIR)/.ready  ## torch, once per machine (4.7 GB)
+	@echo "$(TORCH_DIR)" > $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch-of-this-machine.pth
+
+$(TORCH_DIR)/.ready: | $(VENV)/.ready
+	@echo "installing torch $(TORCH) (about 3 minutes, once)"
+	@mkdir -p $(CACHE)
+	@[ -d $(TORCH_DIR)/torch-$(TORCH).dist-info ] || { rm -rf $(TORCH_DIR).part; \
+	  $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile --target $(TORCH_DIR).part -c constraints.txt torch==$(TORCH); \
+	  rm -rf $(TORCH_DIR); mv $(TORCH_DIR).part $(TORCH_DIR); }
+	@touch $@
+
+.PHONY: help demo test check check-static fix bench cluster-up cluster-down setup debian torch

@@ -1,0 +1,27 @@
+"""Options of the whole suite: `--no-skips` turns a skipped test into a failed one.
+
+Fixtures belong to the level that uses them (`tests/cluster`, `tests/e2e`), not here.
+"""
+
+from collections.abc import Generator
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--no-skips",
+        action="store_true",
+        help="count a skipped test as failed: on a machine that `make test` has set up, none may be",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and item.config.getoption("--no-skips"):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} was skipped under --no-skips: {call.excinfo}"
+    return report

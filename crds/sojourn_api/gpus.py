@@ -1,0 +1,96 @@
+"""How fast each GPU model is, and what one is worth in thousandths of an A100-80GB.
+
+The table is data (`gpus.json`, each row with its source); a model that is not in it has no
+speed, never a silent 1.0. Speeds are the vendor's figures, not measurements: memory, and
+dense bf16 (fp16 where bf16 is absent).
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+REFERENCE_TBPS: Final = 2.039
+REFERENCE_TFLOPS: Final = 312.0
+"""The A100-80GB SXM, which is worth 1000 at every decode fraction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Memory bandwidth in TB/s and dense bf16 TFLOP/s."""
+
+    tbps: float
+    tflops: float
+
+    def capacity(self, decode_fraction: int) -> int:
+        """Worth in thousandths of an A100.
+
+        `decode_fraction` is the part of a model's time that bandwidth bounds, in thousandths.
+        """
+        by_bandwidth = decode_fraction * REFERENCE_TBPS / self.tbps
+        by_compute = (1000 - decode_fraction) * REFERENCE_TFLOPS / self.tflops
+        return round(1_000_000 / (by_bandwidth + by_compute))
+
+
+@dataclass(frozen=True, slots=True)
+class GpuModel:
+    """One row. `short` is what printer columns show; `names` are NVML's, less the leading NVIDIA."""
+
+    short: str
+    names: tuple[str, ...]
+    memory_gib: int
+    speed: Speed
+    source: str
+
+
+@cache
+def table() -> tuple[GpuModel, ...]:
+    """All known models, in the order of the file."""
+    rows = json.loads((Path(__file__).parent / "gpus.json").read_text())
+    return tuple(
+        GpuModel(
+            short=row["short"],
+            names=tuple(row["names"]),
+            memory_gib=row["memoryGiB"],
+            speed=Speed(tbps=row["tbps"], tflops=row["tflops"]),
+            source=row["source"],
+        )
+        for row in rows["models"]
+    )
+
+
+@cache
+def _by_name() -> dict[str, GpuModel]:
+    found = {_plain(name): model for model in table() for name in model.names}
+    return found | {_plain(model.short): model for model in table()}
+
+
+def _plain(name: str) -> str:
+    words = name.replace("_", " ").replace("-", " ").upper().split()
+    return " ".join(word for word in words if word != "NVIDIA")
+
+
+def find(name: str) -> GpuModel | None:
+    """The model that NVML, a label or a person calls `name`; case and dashes do not matter."""
+    return _by_name().get(_plain(name))
+
+
+def same_model(left: str, right: str) -> bool:
+    """Whether two names mean one model; names unknown to the table are compared as text."""
+    first, second = find(left), find(right)
+    if first is None or second is None:
+        return _plain(left) == _plain(right)
+    return first is second
+
+
+def speed_of(name: str) -> Speed | None:
+    """The speed of a model, None if the table does not know it."""
+    model = find(name)
+    return None if model is None else model.speed
+
+
+def capacity(name: str, *, decode_fraction: int) -> int | None:
+    """What one GPU of this name is worth, in thousandths of an A100; None for an unknown name."""
+    speed = speed_of(name)
+    return None if speed is None else speed.capacity(decode_fraction)

@@ -1,0 +1,1 @@
+"""The operator: watches the cluster, decides with `plan`, and acts."""

@@ -1,0 +1,202 @@
+"""What the plan decides from: one frozen picture of nodes, GPUs, sessions, tiers and tenants.
+
+Values only: no clock (`now` is a number like the others), no Kubernetes objects, no defaults of
+the API. Times are seconds on one clock, whose zero does not matter; shares are thousandths of an A100-80GB;
+a session's key is "namespace/name". Build a new State for each plan; unchanged parts may be shared.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sojourn_api.gpus import Speed
+
+
+class Phase(StrEnum):
+    """Where a session is on its way; only Starting, Running and Pausing hold devices."""
+
+    WAITING = "Waiting"
+    """Never ran, or lost its place: no pod."""
+    STARTING = "Starting"
+    """Its pod exists and does not answer yet."""
+    RUNNING = "Running"
+    PAUSING = "Pausing"
+    """Its pod is ending and still holds its devices (also of a deleted session)."""
+    PAUSED = "Paused"
+    """No pod; comes back by itself unless `suspend` is set."""
+    FAILED = "Failed"
+    """No pod, and none until its spec changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """What a session takes of one GPU. `share` is this GPU's part of the session's share."""
+
+    ordinal: int
+    slices: int
+    share: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node and one GPU of it per shard."""
+
+    node: str
+    gpus: tuple[GpuUse, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Nomination:
+    """Room that is being freed, and is kept for its claimant until `expires`."""
+
+    place: Place
+    victims: tuple[str, ...]
+    expires: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU. `slices` are those in service, taken or not; `links` ordinals it has NVLink to.
+
+    `speed` None means a model that neither the table nor the configuration knows:
+    sessions that ask for a share are not placed there.
+    """
+
+    ordinal: int
+    uuid: str
+    model: str
+    slices: int
+    speed: Speed | None
+    healthy: bool = True
+    links: tuple[int, ...] = ()
+    kernel_class: str = ""
+    mig: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A node's taint; only NoSchedule and NoExecute keep sessions away."""
+
+    key: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """As in a pod: an empty key with `Exists` tolerates all, an empty effect every effect."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node with GPUs. CPU and memory are allocatable, less what pods that are no sessions request."""
+
+    name: str
+    cpu_milli: int
+    memory_bytes: int
+    gpus: tuple[Gpu, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    schedulable: bool = True
+    """False when cordoned."""
+    ready: bool = True
+    draining: bool = False
+    """Sessions there shall move away, Gold too."""
+    pods: int = 110
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a session asks for in all; `on_each` says what that is on each of k GPUs."""
+
+    slices: int
+    share: int = 0
+    decode_fraction: int = 500
+    max_shards: int = 1
+    minimum_slices: int = 0
+    """The least on one GPU, however many shards."""
+    gpu_models: tuple[str, ...] = ()
+    node_selector: tuple[tuple[str, str], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    spread: bool = False
+
+    def on_each(self, shards: int) -> tuple[int, int]:
+        """Slices and share on each of `shards` GPUs, rounded up."""
+        slices = max(-(-self.slices // shards), self.minimum_slices)
+        return slices, -(-self.share // shards)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One session. `since` is when it entered its phase; `created` orders equals, oldest first."""
+
+    key: str
+    tier: str
+    request: Request
+    phase: Phase
+    created: float
+    since: float
+    tenant: str = ""
+    """Name of the Tenant that its namespace belongs to; empty for none."""
+    place: Place | None = None
+    """What its pod holds; in Paused and Waiting what it held last, which is only a wish to return."""
+    suspend: bool = False
+    """It shall not run: by its spec, or because it idles."""
+    deleting: bool = False
+    save_bytes: int = 0
+    """Bytes that a pause would have to write."""
+    kernel_class: str = ""
+    """Of its snapshot; empty without one."""
+    nomination: Nomination | None = None
+    not_before: float = 0.0
+    """Back-off after a failed start: no place before this time."""
+    avoid: tuple[str, ...] = ()
+    """Nodes that refused it lately."""
+    budgets: tuple[str, ...] = ()
+    """Names of the disruption budgets that cover it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """A QoSTier. One with an empty `pausable_by` is never paused, and ignores minimum run times."""
+
+    name: str
+    priority: int
+    guaranteed_share: int = 0
+    pausable_by: frozenset[str] = frozenset()
+    min_run: float = 30.0
+    """Seconds that a session runs before another may pause it."""
+    cool_down: float = 30.0
+    """Seconds after a pause in which the session pauses nobody to come back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A Tenant; None in a quota means unlimited, empty `tiers` none at all."""
+
+    name: str
+    tiers: frozenset[str]
+    guarantees: Mapping[str, int] = field(default_factory=dict)
+    weight: int = 1
+    quota_share: int | None = None
+    quota_slices: int | None = None
+    quota_sessions: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything at one moment. `budgets` holds how many more disruptions each allows now."""
+
+    now: float
+    nodes: Mapping[str, Node]
+    sessions: Mapping[str, Session]
+    tiers: Mapping[str, Tier]
+    tenants: Mapping[str, Tenant] = field(default_factory=dict)
+    budgets: Mapping[str, int] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""What outlives the pod: journal, segments of KV blocks, manifests, and their store."""

@@ -92,6 +92,11 @@ def env_gpu_slices(ordinal: int) -> str:
     return f"SOJOURN_GPU_{ordinal}_SLICES"
 
 
+def env_gpu_slot(ordinal: int) -> str:
+    """Name of this pod's own grant among the folders of `arbiter_all`."""
+    return f"SOJOURN_GPU_{ordinal}_SLOT"
+
+
 ARBITER_DIR: Final = "/run/sojourn"
 """On the host: one folder per GPU UUID.
 

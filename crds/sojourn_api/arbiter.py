@@ -254,8 +254,9 @@ class Page:
     """The owner's side: this pod's own page, opened in the folder that Allocate mounted writable.
 
     The page belongs to this process until it ends: the kernel drops the lock with it, however it
-    dies (do not fork without exec after opening: the child would keep the lock). Keep `beat` going (a few times per `STALE_NS`) from a thread that a long step cannot hold
-    up, or readers take the owner for stopped. One thread at a time calls the other methods.
+    dies (do not fork without exec after opening: the child would keep the lock). Keep `beat` going
+    (a few times per `STALE_NS`) from a thread that a long step cannot hold up, or readers take the
+    owner for stopped. One thread at a time calls the other methods.
     """
 
     def __init__(self, own: Path) -> None:

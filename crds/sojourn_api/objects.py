@@ -168,6 +168,22 @@ class SnapshotRef:
     kernel_class: str
     epoch: int
     saved: str
+    manifest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """`status.failure`: why the last start ended badly; absent once a start went well.
+
+    `retry` False waits for a change: of the session (`generation`) or its model (`model_generation`).
+    """
+
+    reason: str
+    message: str
+    retry: bool
+    at: str
+    generation: int
+    model_generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +201,7 @@ class SessionStatus:
     endpoint: str = ""
     exact: bool = True
     failures: int = 0
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)

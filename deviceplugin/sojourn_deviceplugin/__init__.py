@@ -1,0 +1,1 @@
+"""The device plugin: one per GPU node, offering slices of its GPUs to the kubelet."""

@@ -1,0 +1,24 @@
+"""Writes the modules of this folder from its .proto files: `python -m sojourn_deviceplugin._proto.generate [FOLDER]`.
+
+For developers; needs grpcio-tools and mypy-protobuf. A test runs it and compares the result.
+"""
+
+import sys
+from importlib import resources
+from pathlib import Path
+
+
+def generate(into: Path) -> None:
+    """Write the modules under `into`, the folder that holds (or shall hold) the package."""
+    from grpc_tools import protoc  # noqa: PLC0415 - a tool of developers, absent where this is installed
+
+    root = Path(__file__).parents[2]
+    files = sorted(str(path) for path in Path(__file__).parent.glob("*.proto"))
+    outputs = [f"--{kind}_out={into}" for kind in ("python", "grpc_python", "mypy", "mypy_grpc")]
+    include = [f"-I{root}", f"-I{resources.files('grpc_tools') / '_proto'}"]
+    if protoc.main(["protoc", *include, *outputs, *files]):
+        raise SystemExit("protoc failed; its message is above")
+
+
+if __name__ == "__main__":
+    generate(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[2])

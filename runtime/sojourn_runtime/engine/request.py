@@ -83,6 +83,8 @@ class Progress:
     """
 
     request: Request
+    root: bytes
+    """Name of the parent of its first block."""
     priority: int
     arrival: int
     """Number of the request in order of arrival: the tie-break among equals."""
@@ -90,12 +92,14 @@ class Progress:
     computed: int = 0
     """Tokens whose KV is in `blocks`."""
     blocks: list[int] = field(default_factory=list)
-    hashes: list[int] = field(default_factory=list)
-    """Names of the full blocks of `tokens` known so far (see `prefix`)."""
+    names: list[bytes] = field(default_factory=list)
+    """Names of the full blocks of `tokens` (see `prefix`), made when they are needed."""
     started: bool = False
     """It has held blocks before: parked ones come back before unstarted ones of their tier."""
     waited: int = 0
     """Steps spent waiting since it last ran: aging."""
+    ran: int = 0
+    """Steps since it was admitted."""
     held: bool = False
     """Its reader lags: it skips steps, and keeps its blocks while nobody needs them."""
     parks: int = 0

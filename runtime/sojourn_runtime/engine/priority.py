@@ -1,0 +1,42 @@
+"""Who goes first, and who may be displaced by whom.
+
+Pure comparisons of requests. The rule of the house: a waiting request displaces only strictly less
+important ones. Two bounds soften it: who waited long comes to the head of the queue, and who was
+displaced often keeps its place for a while, so that neither side waits for ever.
+"""
+
+from sojourn_runtime.engine.request import Progress
+
+AGED = 1000
+"""Steps of waiting after which importance no longer counts in the queue (10 to 30 s on a CPU)."""
+PATIENCE = 3
+"""Displacements after which a request is left alone for QUANTUM steps each time it runs."""
+QUANTUM = 64
+
+
+def effective(*, tier: int, asked: int) -> int:
+    """Importance of a request (larger is more); nobody rises above the tier of the session.
+
+    `asked` is the client's number: 0 is usual, larger is less important (as vLLM has it).
+    """
+    return tier - max(asked, 0)
+
+
+def queue_order(request: Progress) -> tuple[bool, int, bool, int]:
+    """Sort key of those who wait: the aged, then by importance, the parked before the new."""
+    aged = request.waited >= AGED
+    return (not aged, 0 if aged else -request.priority, not request.started, request.arrival)
+
+
+def rank(request: Progress) -> tuple[int, int]:
+    """Sort key of those who run: the most important first, then the oldest."""
+    return (-request.priority, request.arrival)
+
+
+def displaceable(victim: Progress, *, by: Progress) -> bool:
+    """Whether `by`, waiting, may take the place of `victim`, running."""
+    if victim.parks >= PATIENCE and victim.ran < QUANTUM:
+        return False
+    if victim.held:  # it cannot use its place now
+        return victim.priority <= by.priority
+    return victim.priority < by.priority

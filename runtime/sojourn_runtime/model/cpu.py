@@ -1,0 +1,128 @@
+"""The runner over the row-exact CPU kernels; needs numpy and the compiled library, not torch."""
+
+import ctypes
+import mmap
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sojourn_runtime.model import native, rope
+from sojourn_runtime.model.batch import flatten
+from sojourn_runtime.model.config import BLOCK_TOKENS
+from sojourn_runtime.model.errors import InvalidConfiguration
+from sojourn_runtime.model.protocol import INTERRUPTED, Interrupted, Logits, Segment, StopFlag
+from sojourn_runtime.model.weights import Weights
+
+KERNEL_CLASS = "cpu-fma-bf16-v1"
+"""One class for both variants: they give equal bits."""
+ENV_VARIANT = "SOJOURN_KERNEL_VARIANT"
+
+
+class CpuRunner:
+    """Implements `protocol.Runner`. KV blocks: [layers][key, value][kv_heads][tile]; tiles as in `attention.h`."""
+
+    kernel_class = KERNEL_CLASS
+    block_tokens = BLOCK_TOKENS
+
+    def __init__(
+        self, weights: Weights, *, num_blocks: int, threads: int, variant: str | None = None
+    ) -> None:
+        self.config = weights.config
+        self.weights_digest = weights.digest
+        self.block_bytes = self.config.block_bytes
+        self.kv = _pages(num_blocks, self.block_bytes)
+        self._kept = [
+            weights,
+            rope.frequencies(theta=self.config.rope_theta, head_dim=self.config.head_dim),
+        ]
+        self._kernels = native.kernels()
+        self._engine = self._open(weights, threads, variant or os.environ.get(ENV_VARIANT, "auto"))
+
+    def forward(
+        self, segments: Sequence[Segment], *, stop: StopFlag | None = None
+    ) -> Logits | Interrupted:
+        rows = flatten(segments, self.config, len(self.kv))
+        logits = np.empty((len(rows.wanted), self.config.vocab_size), np.float32)
+        batch = native.BatchStruct(
+            rows=len(rows.tokens),
+            wanted_count=len(rows.wanted),
+            tokens=native.address(rows.tokens),
+            positions=native.address(rows.positions),
+            table_start=native.address(rows.table_start),
+            blocks=native.address(rows.blocks),
+            wanted=native.address(rows.wanted),
+            logits=native.address(logits),
+            kv=native.address(self.kv),
+            stop=ctypes.addressof(stop.cell) if stop else None,
+            poll=native.Poll(stop.poll) if stop and stop.poll else native.Poll(),
+        )
+        match self._kernels.sj_forward(self._engine, ctypes.byref(batch)):
+            case native.DONE:
+                return logits
+            case native.STOPPED:
+                return INTERRUPTED
+            case _:
+                raise MemoryError(
+                    f"no memory for the activations of {len(rows.tokens)} rows; use smaller chunks"
+                )
+
+    @property
+    def variant(self) -> str:
+        """Which instructions compute: `avx2` or `avx512`."""
+        number = self._kernels.sj_variant(self._engine)
+        return next(name for name, value in native.VARIANTS.items() if value == number)
+
+    def close(self) -> None:
+        if self._engine:
+            self._kernels.sj_close(self._engine)
+            self._engine = None
+
+    def _open(self, weights: Weights, threads: int, variant: str) -> int | None:
+        if variant not in native.VARIANTS:
+            raise InvalidConfiguration(
+                f"{ENV_VARIANT}={variant}: unknown; use one of {', '.join(native.VARIANTS)}"
+            )
+        if threads < 1:
+            raise InvalidConfiguration(f"threads={threads}: at least one is needed")
+        model = self._model_struct(weights)
+        engine: int | None = self._kernels.sj_open(
+            ctypes.byref(model), threads, native.VARIANTS[variant]
+        )
+        if engine is None:
+            raise InvalidConfiguration(
+                f"this processor lacks what the {variant} kernels need (at least AVX2 and FMA), "
+                f"or {threads} threads could not be started; choose another node or device"
+            )
+        return engine
+
+    def _model_struct(self, weights: Weights) -> native.ModelStruct:
+        config, tensors = self.config, weights.tensors
+        layers = (native.LayerStruct * config.layers)()
+        for number, layer in enumerate(layers):
+            for field, _ in native.LayerStruct._fields_:
+                setattr(layer, field, native.address(tensors.get(f"{number}.{field}")))
+        self._kept.append(layers)
+        return native.ModelStruct(
+            layer_count=config.layers,
+            hidden=config.hidden,
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            inner=config.inner,
+            vocab=config.vocab_size,
+            epsilon=config.rms_epsilon,
+            score_scale=1 / config.head_dim**0.5,
+            rope_frequencies=native.address(self._kept[1]),
+            embedding=native.address(tensors["embedding"]),
+            head=native.address(tensors.get("head", tensors["embedding"])),
+            final_norm=native.address(tensors["final_norm"]),
+            layers=layers,
+        )
+
+
+def _pages(num_blocks: int, block_bytes: int) -> npt.NDArray[np.uint8]:
+    """Zeroed memory on a page border, which the kernel provides only when it is written."""
+    size = num_blocks * block_bytes
+    return np.frombuffer(mmap.mmap(-1, size), np.uint8).reshape(num_blocks, block_bytes)

@@ -1,0 +1,92 @@
+"""The C interface of the kernels in ctypes; mirrors `kernels/sojourn_kernels.h` field by field."""
+
+import ctypes
+from ctypes import POINTER, Structure, c_float, c_int32, c_void_p
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sojourn_runtime.model.library import load
+
+VARIANTS = {"auto": 0, "avx2": 1, "avx512": 2}
+DONE, STOPPED, OUT_OF_MEMORY = 0, 1, 2
+Poll = ctypes.CFUNCTYPE(c_int32)
+
+
+class LayerStruct(Structure):
+    _fields_ = [
+        ("attention_norm", c_void_p),
+        ("qkv", c_void_p),
+        ("qkv_bias", c_void_p),
+        ("q_norm", c_void_p),
+        ("k_norm", c_void_p),
+        ("attention_out", c_void_p),
+        ("mlp_norm", c_void_p),
+        ("gate_up", c_void_p),
+        ("down", c_void_p),
+    ]
+
+
+class ModelStruct(Structure):
+    _fields_ = [
+        ("layer_count", c_int32),
+        ("hidden", c_int32),
+        ("heads", c_int32),
+        ("kv_heads", c_int32),
+        ("head_dim", c_int32),
+        ("inner", c_int32),
+        ("vocab", c_int32),
+        ("epsilon", c_float),
+        ("score_scale", c_float),
+        ("rope_frequencies", c_void_p),
+        ("embedding", c_void_p),
+        ("head", c_void_p),
+        ("final_norm", c_void_p),
+        ("layers", POINTER(LayerStruct)),
+    ]
+
+
+class BatchStruct(Structure):
+    _fields_ = [
+        ("rows", c_int32),
+        ("wanted_count", c_int32),
+        ("tokens", c_void_p),
+        ("positions", c_void_p),
+        ("table_start", c_void_p),
+        ("blocks", c_void_p),
+        ("wanted", c_void_p),
+        ("logits", c_void_p),
+        ("kv", c_void_p),
+        ("stop", c_void_p),
+        ("poll", Poll),
+    ]
+
+
+def address(array: npt.NDArray[Any] | None) -> int | None:
+    """Where a contiguous array begins; the caller keeps it alive."""
+    if array is None:
+        return None
+    if not array.flags.c_contiguous:
+        raise ValueError("the kernels need contiguous arrays")
+    return array.ctypes.data
+
+
+def int32(values: Any) -> npt.NDArray[np.int32]:
+    return np.ascontiguousarray(values, dtype=np.int32)
+
+
+@cache
+def kernels() -> ctypes.CDLL:
+    """The library with its signatures set; loaded once per process."""
+    library = load()
+    library.sj_open.argtypes = [POINTER(ModelStruct), c_int32, c_int32]
+    library.sj_open.restype = c_void_p
+    library.sj_variant.argtypes = [c_void_p]
+    library.sj_variant.restype = c_int32
+    library.sj_forward.argtypes = [c_void_p, POINTER(BatchStruct)]
+    library.sj_forward.restype = c_int32
+    library.sj_close.argtypes = [c_void_p]
+    library.sj_close.restype = None
+    return library

@@ -1,0 +1,152 @@
+"""Reads a Llama-family model from a Hugging Face folder: config.json, tokenizer.json and safetensors files.
+
+The files are mapped, not loaded; their headers are checked against their sizes before anything is converted.
+"""
+
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sojourn_runtime.model.config import ModelConfig
+from sojourn_runtime.model.errors import ModelNotFound, UnsupportedModel, WeightsTruncated
+from sojourn_runtime.model.packing import Floats, from_bf16
+from sojourn_runtime.model.source import TokenizerData
+
+_TYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(np.uint16)}
+_EXTRA_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    data: npt.NDArray[np.uint8]
+    kind: str
+    shape: tuple[int, ...]
+
+
+class SafetensorsSource:
+    """One folder, its headers read and its sizes checked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._weights = sorted(folder.glob("*.safetensors"))
+        if not self._weights:
+            raise ModelNotFound(
+                f"{folder}: no *.safetensors file; point the URI at a folder with weights"
+            )
+        self._tensors = {
+            name: stored for path in self._weights for name, stored in _open(path).items()
+        }
+        self.config = _config(folder, tied="lm_head.weight" not in self._tensors)
+
+    def files(self) -> list[Path]:
+        extra = [self.folder / name for name in _EXTRA_FILES]
+        return [*self._weights, *(path for path in extra if path.exists())]
+
+    def tensor(self, name: str) -> Floats:
+        stored = self._tensors.get(name)
+        if stored is None:
+            raise UnsupportedModel(
+                f"{self.folder}: tensor {name} is missing; is this a Llama-family model?"
+            )
+        kind = _TYPES.get(stored.kind)
+        if kind is None:
+            raise UnsupportedModel(
+                f"{self.folder}: {name} is stored as {stored.kind}; use weights in BF16, F16 or F32"
+            )
+        values = stored.data.view(kind).reshape(stored.shape)
+        return from_bf16(values) if stored.kind == "BF16" else values.astype(np.float32)
+
+    def tokenizer(self) -> TokenizerData:
+        path = self.folder / "tokenizer.json"
+        if not path.exists():
+            raise ModelNotFound(f"{path}: not found; add the tokenizer.json of the model")
+        template = _json(self.folder / "tokenizer_config.json").get("chat_template", "")
+        jinja = self.folder / "chat_template.jinja"
+        if jinja.exists():
+            template = jinja.read_text()
+        if isinstance(template, list):  # several named templates
+            named = {entry["name"]: entry["template"] for entry in template}
+            template = named.get("default", "")
+        return TokenizerData(tokenizer_json=path.read_text(), chat_template=template)
+
+
+def _open(path: Path) -> dict[str, _Stored]:
+    size = path.stat().st_size
+    broken = f"{path}: {size} bytes, but its header promises more; fetch the file again"
+    if size < 8:
+        raise WeightsTruncated(broken)
+    data: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, mode="r")
+    (length,) = struct.unpack("<Q", data[:8].tobytes())
+    if size < 8 + length:
+        raise WeightsTruncated(broken)
+    header: dict[str, Any] = json.loads(data[8 : 8 + length].tobytes())
+    header.pop("__metadata__", None)
+    start = 8 + length
+    if size < start + max((entry["data_offsets"][1] for entry in header.values()), default=0):
+        raise WeightsTruncated(broken)
+    return {
+        name: _Stored(
+            data=data[start + entry["data_offsets"][0] : start + entry["data_offsets"][1]],
+            kind=entry["dtype"],
+            shape=tuple(entry["shape"]),
+        )
+        for name, entry in header.items()
+    }
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    value: dict[str, Any] = json.loads(path.read_text())
+    return value
+
+
+def _config(folder: Path, *, tied: bool) -> ModelConfig:
+    raw = _json(folder / "config.json")
+    if not raw:
+        raise ModelNotFound(
+            f"{folder}/config.json: not found; point the URI at a folder with config.json"
+        )
+    architecture = next(iter(raw.get("architectures", ["none"])))
+    if architecture != "LlamaForCausalLM":
+        raise UnsupportedModel(
+            f"{folder}: architecture {architecture} is not supported; use a model of the Llama family"
+        )
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind != "default":
+        raise UnsupportedModel(
+            f"{folder}: rope scaling {kind!r} is not supported; use a model without it"
+        )
+    for flag in ("attention_bias", "mlp_bias"):
+        if raw.get(flag):
+            raise UnsupportedModel(f"{folder}: {flag} is not supported; use a model without biases")
+    heads, hidden = raw["num_attention_heads"], raw["hidden_size"]
+    eos = _json(folder / "generation_config.json").get("eos_token_id", raw.get("eos_token_id"))
+    return ModelConfig(
+        architecture="llama",
+        vocab_size=raw["vocab_size"],
+        layers=raw["num_hidden_layers"],
+        hidden=hidden,
+        heads=heads,
+        kv_heads=raw.get("num_key_value_heads") or heads,
+        head_dim=raw.get("head_dim") or hidden // heads,
+        inner=raw["intermediate_size"],
+        max_positions=raw["max_position_embeddings"],
+        rope_theta=float(rope.get("rope_theta", raw.get("rope_theta", 10000.0))),
+        rms_epsilon=float(raw["rms_norm_eps"]),
+        tied_embeddings=tied,
+        bos_id=raw.get("bos_token_id"),
+        eos_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),
+    )

@@ -175,7 +175,8 @@ class SnapshotRef:
 class Failure:
     """`status.failure`: why the last start ended badly; absent once a start went well.
 
-    `retry` False waits for a change: of the session (`generation`) or its model (`model_generation`).
+    `retry` False waits for a change: of the session (`generation`) or of its model
+    (`model_generation`).
     """
 
     reason: str

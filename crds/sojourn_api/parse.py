@@ -53,6 +53,7 @@ MAX_SHARE = 1_000_000
 MAX_SLICES = 65_536
 MAX_CONTEXT = 16_777_216
 MAX_SHARDS = 16
+MAX_QUOTA = 1_000_000_000
 MAX_SECONDS = 2_592_000
 """Thirty days."""
 
@@ -76,7 +77,7 @@ def parse_model(raw: Raw) -> Model:
         parse_meta(raw),
         uri=spec.text("uri"),
         weight_bytes=spec.number("weightBytes", low=1),
-        kv_bytes_per_token=spec.number("kvBytesPerToken", low=1),
+        kv_bytes_per_token=spec.number("kvBytesPerToken", low=1, high=2**30),
         layers=spec.number("layers", low=1, high=1024),
         heads=heads,
         kv_heads=kv_heads,
@@ -101,7 +102,9 @@ def parse_tier(raw: Raw) -> Tier:
         meta,
         priority=spec.number("priority", high=1_000_000),
         guaranteed_share=spec.number("guaranteedShare", high=MAX_SHARE),
-        target_p95_ms=target.number("p95Milliseconds", low=1) if spec.has("target") else 0,
+        target_p95_ms=target.number("p95Milliseconds", low=1, high=3_600_000)
+        if spec.has("target")
+        else 0,
         target_metric=target.choice("metric", LatencyMetric, LatencyMetric.TIME_TO_FIRST_TOKEN),
         pausable_by=pausable_by,
         min_run_seconds=spec.number("minRunSeconds", 30, high=MAX_SECONDS),
@@ -129,9 +132,9 @@ def parse_tenant(raw: Raw) -> Tenant:
         guarantees=guarantees,
         weight=spec.number("weight", 1, low=1, high=1000),
         quota=Quota(
-            share=quota.maybe_number("share"),
-            slices=quota.maybe_number("slices"),
-            sessions=quota.maybe_number("sessions"),
+            share=quota.maybe_number("share", high=MAX_QUOTA),
+            slices=quota.maybe_number("slices", high=MAX_QUOTA),
+            sessions=quota.maybe_number("sessions", high=1_000_000),
         ),
         api_key=_secret_key(spec),
         conditions=_conditions(root.part("status")),
@@ -154,6 +157,7 @@ def parse_snapshot(raw: Raw) -> Snapshot:
     meta = parse_meta(raw)
     root = Reader(raw)
     spec = root.part("spec")
+    spec.number("epoch", low=1)
     ref = _snapshot_ref(spec, name=meta.name)
     return Snapshot(meta, spec.text("session"), ref, _conditions(root.part("status")))
 

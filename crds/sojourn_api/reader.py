@@ -12,6 +12,9 @@ from typing import TypeVar, cast
 E = TypeVar("E", bound=StrEnum)
 T = TypeVar("T")
 
+MAX_NUMBER = 2**53 - 1
+"""The largest whole number that every reader of JSON takes for the same."""
+
 
 class Invalid(ValueError):  # noqa: N818 - the API server and kubectl say "is invalid", so do we
     """An object that cannot be used: `path` of the field, and what is wrong and what to do."""
@@ -68,7 +71,7 @@ class Reader:
         return tuple(found)
 
     def number(
-        self, name: str, default: int | None = None, *, low: int = 0, high: int = 2**63 - 1
+        self, name: str, default: int | None = None, *, low: int = 0, high: int = MAX_NUMBER
     ) -> int:
         """A whole number from `low` to `high`; without a default it is required."""
         value = self.raw.get(name)
@@ -89,7 +92,7 @@ class Reader:
             found.append(item)
         return tuple(found)
 
-    def maybe_number(self, name: str, *, low: int = 0, high: int = 2**63 - 1) -> int | None:
+    def maybe_number(self, name: str, *, low: int = 0, high: int = MAX_NUMBER) -> int | None:
         return self.number(name, low=low, high=high) if self.has(name) else None
 
     def flag(self, name: str, *, default: bool) -> bool:

@@ -63,7 +63,7 @@ snapshot_refs = st.builds(
     digest=texts,
     weights_digest=texts,
     kernel_class=texts,
-    epoch=counts,
+    epoch=st.integers(1, 1000),
     saved=texts,
     manifest=texts,
 )
@@ -119,6 +119,16 @@ session_statuses = st.builds(
     endpoint=texts,
     exact=flags,
     failures=counts,
+    failure=st.none()
+    | st.builds(
+        objects.Failure,
+        reason=filled,
+        message=texts,
+        retry=flags,
+        at=texts,
+        generation=counts,
+        model_generation=counts,
+    ),
 )
 sessions = st.builds(objects.Session, meta=metas, spec=session_specs, status=session_statuses)
 models = st.integers(1, 16).flatmap(
@@ -160,8 +170,8 @@ tenants = st.builds(
     quota=st.builds(
         objects.Quota,
         share=st.none() | shares,
-        slices=st.none() | counts,
-        sessions=st.none() | counts,
+        slices=st.none() | shares,
+        sessions=st.none() | shares,
     ),
     api_key=st.none() | secret_keys,
     conditions=conditions,
@@ -242,7 +252,10 @@ MODEL = {
 }
 TIER = {"metadata": {"name": "gold"}, "spec": {"priority": 1000, "guaranteedShare": 2500}}
 TENANT = {"metadata": {"name": "lab"}, "spec": {"namespaces": ["a"], "tiers": ["gold"]}}
-SNAPSHOT = {"metadata": {"name": "chat-1"}, "spec": {"session": "chat", "uri": "file:///s"}}
+SNAPSHOT = {
+    "metadata": {"name": "chat-1"},
+    "spec": {"session": "chat", "uri": "file:///s", "epoch": 1},
+}
 NODE: dict[str, Any] = {"metadata": {"name": "node-a"}, "status": {"gpus": [{}]}}
 
 PARSERS: dict[str, tuple[Callable[[dict[str, Any]], object], dict[str, Any]]] = {

@@ -35,7 +35,7 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """One row. `short` is what printer columns show; `names` are NVML's, less the leading NVIDIA."""
+    """One row. `short` is what printer columns show; `names` are NVML's, less the word NVIDIA."""
 
     short: str
     names: tuple[str, ...]

@@ -12,6 +12,7 @@ from sojourn_operator.plan.actions import (
     Wait,
     Withdraw,
 )
+from sojourn_operator.plan.planner import Planner, plan
 from sojourn_operator.plan.state import (
     Gpu,
     GpuUse,
@@ -41,6 +42,7 @@ __all__ = [
     "Place",
     "PlaceSession",
     "Plan",
+    "Planner",
     "Reject",
     "Request",
     "Resume",
@@ -52,4 +54,5 @@ __all__ = [
     "Toleration",
     "Wait",
     "Withdraw",
+    "plan",
 ]

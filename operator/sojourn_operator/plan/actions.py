@@ -1,7 +1,9 @@
-"""What a plan asks the shell to do, in order: typed actions with a reason and a sentence for users.
+"""What a plan asks the shell to do, in order: typed actions with a reason and a sentence for
+users.
 
-No execution and no Kubernetes here. Every action may be repeated: doing one that is done
-already changes nothing. `reason` is one word for conditions and events, `message` one sentence with numbers.
+No execution and no Kubernetes here. Every action may be repeated: doing one that is done already
+changes nothing. `reason` is one word for conditions and events, `message` one sentence with
+numbers.
 """
 
 from dataclasses import dataclass
@@ -73,7 +75,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Write `nomination` (a free place) to the session's status, then pause it; it resumes there."""
+    """Write `nomination` (a free place) to the status, then pause it: it resumes there."""
 
     session: str
     nomination: Nomination

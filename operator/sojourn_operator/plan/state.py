@@ -1,8 +1,9 @@
 """What the plan decides from: one frozen picture of nodes, GPUs, sessions, tiers and tenants.
 
 Values only: no clock (`now` is a number like the others), no Kubernetes objects, no defaults of
-the API. Times are seconds on one clock, whose zero does not matter; shares are thousandths of an A100-80GB;
-a session's key is "namespace/name". Build a new State for each plan; unchanged parts may be shared.
+the API. Times are seconds on one clock, whose zero does not matter; shares are thousandths of an
+A100-80GB; a session's key is "namespace/name". Build a new State for each plan; unchanged parts
+may be shared.
 """
 
 from collections.abc import Mapping
@@ -94,7 +95,7 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node with GPUs. CPU and memory are allocatable, less what pods that are no sessions request."""
+    """A node with GPUs. CPU and memory are allocatable, less what pods of others request."""
 
     name: str
     cpu_milli: int
@@ -117,7 +118,10 @@ class Request:
     slices: int
     share: int = 0
     decode_fraction: int = 500
+    shards: int = 1
+    """GPUs that it is made for; fewer are never tried."""
     max_shards: int = 1
+    """More GPUs, linked ones of one node, are tried up to this where `shards` find no room."""
     minimum_slices: int = 0
     """The least on one GPU, however many shards."""
     gpu_models: tuple[str, ...] = ()
@@ -146,7 +150,7 @@ class Session:
     tenant: str = ""
     """Name of the Tenant that its namespace belongs to; empty for none."""
     place: Place | None = None
-    """What its pod holds; in Paused and Waiting what it held last, which is only a wish to return."""
+    """What its pod holds; in Paused and Waiting what it held last, only a wish to return."""
     suspend: bool = False
     """It shall not run: by its spec, or because it idles."""
     deleting: bool = False

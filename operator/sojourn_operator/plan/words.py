@@ -1,0 +1,116 @@
+"""The sentences of the plan: what a session asks for, what is free, why someone is paused.
+
+Text only. Numbers come with their unit, places as `node-b gpu-1`.
+"""
+
+from collections.abc import Iterable
+
+from sojourn_operator.plan.need import gpu_filter, node_refusal, parts_of
+from sojourn_operator.plan.room import WHOLE, Room
+from sojourn_operator.plan.state import Place, Request, Session
+
+
+def asked(request: Request) -> str:
+    """`12 slices on one GPU and a share of 500`."""
+    slices, share = request.on_each(max(request.shards, 1))
+    where = "on one GPU" if request.shards <= 1 else f"on each of {request.shards} GPUs"
+    text = f"{slices} slice{'' if slices == 1 else 's'} {where}"
+    return f"{text} and a share of {share}" if share else text
+
+
+def at(place: Place) -> str:
+    """`node-b gpu-1`, with all GPUs of several shards."""
+    return " ".join([place.node, *(f"gpu-{use.ordinal}" for use in place.gpus)])
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    for unit, width in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= width:
+            return f"{count / width:.3g} {unit}"
+    return f"{count} bytes"
+
+
+def paused_for(claimant: Session, victim: Session, *, options: int) -> str:
+    """Why this victim."""
+    others = f"cheapest of {options} candidates" if options > 1 else "the only candidate"
+    return (
+        f"paused for {claimant.key}: needs {asked(claimant.request)}; "
+        f"{others}, {size(victim.save_bytes)} to save"
+    )
+
+
+def no_room(rooms: Iterable[Room], request: Request) -> tuple[bool, str]:
+    """Whether any GPU could ever serve the request, and in numbers what is missing now."""
+    slices, share = request.on_each(max(request.shards, 1))
+    allowed = gpu_filter(request)
+    count = matching = able = 0
+    most: tuple[int, int, str] | None = None
+    nodes_short: dict[str, int] = {}
+    for room in rooms:
+        node = room.node
+        refusal = _node_state(room) or node_refusal(node, request)
+        if refusal:
+            nodes_short[refusal] = nodes_short.get(refusal, 0) + 1
+            continue
+        for index, gpu in enumerate(node.gpus):
+            count += 1
+            if not gpu.healthy or not allowed(gpu):
+                continue
+            matching += 1
+            parts = parts_of(gpu, share=share, decode_fraction=request.decode_fraction)
+            able += gpu.slices >= slices and 0 <= parts <= WHOLE
+            name = f"{node.name} gpu-{gpu.ordinal}"
+            free_share = 0
+            if gpu.speed is not None:
+                capacity = gpu.speed.capacity(request.decode_fraction)
+                free_share = max(room.parts[index], 0) * capacity // WHOLE
+            found = (min(max(room.slices[index], 0), slices), free_share, name)
+            full = (max(room.slices[index], 0), free_share, name)
+            if most is None or found[:2] > (min(most[0], slices), most[1]):
+                most = full
+    return able >= max(request.shards, 1), _sentence(
+        request, most=most, count=count, matching=matching, able=able, refusals=nodes_short
+    )
+
+
+def _node_state(room: Room) -> str:
+    node = room.node
+    if not node.ready:
+        return "not ready"
+    if node.draining:
+        return "draining"
+    return "" if node.schedulable else "cordoned"
+
+
+def _sentence(
+    request: Request,
+    *,
+    most: tuple[int, int, str] | None,
+    count: int,
+    matching: int,
+    able: int,
+    refusals: dict[str, int],
+) -> str:
+    slices, share = request.on_each(max(request.shards, 1))
+    text = f"needs {asked(request)}; "
+    if most is None:
+        wished = " or ".join(request.gpu_models)
+        text += f"no healthy GPU of model {wished}" if wished else "no healthy GPU"
+        text += f" among {count}"
+    elif most[0] < slices:
+        text += f"the most free is {most[0]} on {most[2]}"
+    elif most[1] < share:
+        text += f"the most free share is {most[1]}, with {most[0]} slices, on {most[2]}"
+    elif request.shards > 1:
+        text += f"no node has {request.shards} linked GPUs with that; {matching} GPUs match"
+    else:
+        text += (
+            f"{most[2]} has that, but its node lacks {request.cpu_milli} mCPU or "
+            f"{size(request.memory_bytes)} of memory"
+        )
+    if most is not None and not able:
+        text += "; no GPU is large enough even when empty"
+    for reason, nodes in sorted(refusals.items()):
+        text += f"; {nodes} node{'' if nodes == 1 else 's'} left out ({reason})"
+    return text

@@ -1,0 +1,205 @@
+"""What must hold in every state: bounds, tiers, determinism, and that plans come to rest."""
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plan_builders import GOLD, TIERS, gpu, node, session
+from sojourn_operator.plan import (
+    Action,
+    Move,
+    Nominate,
+    Pause,
+    Phase,
+    PlaceSession,
+    Planner,
+    Resume,
+    Session,
+    State,
+    Wait,
+    plan,
+)
+from sojourn_operator.plan.play import World
+
+HOLDING = (Phase.STARTING, Phase.RUNNING, Phase.PAUSING)
+Step = tuple[World, State, tuple[Action, ...]]
+PRIORITY = {tier.name: tier.priority for tier in TIERS}
+
+
+def cluster(rng: random.Random) -> World:
+    """Two to four small nodes of unlike GPUs."""
+    nodes = []
+    for name in range(rng.randint(2, 4)):
+        kinds = [rng.choice([("A100-80GB", 80), ("L4", 24), ("H200", 141)])] * rng.randint(1, 3)
+        gpus = tuple(
+            gpu(i, slices, model, links=tuple(j for j in range(len(kinds)) if j != i))
+            for i, (model, slices) in enumerate(kinds)
+        )
+        nodes.append(replace(node(f"n{name}", gpus), cpu_milli=16_000))
+    return World(nodes=nodes, tiers=TIERS)
+
+
+def newcomer(rng: random.Random, world: World, number: int) -> Session:
+    return session(
+        f"s{number}",
+        rng.choice(["gold", "silver", "silver", "bronze"]),
+        rng.choice([4, 12, 20, 40, 80]),
+        share=rng.choice([0, 0, 100, 500]),
+        max_shards=rng.choice([1, 1, 2]),
+        cpu_milli=rng.choice([500, 4000]),
+        created=world.now,
+        since=world.now,
+        save_bytes=rng.randint(0, 10**9),
+    )
+
+
+def happen(rng: random.Random, world: World, number: int, *, arrivals: bool = True) -> None:
+    """One thing that users, nodes or time do."""
+    keys = sorted(world.sessions)
+    match rng.randint(0, 9):
+        case 0 | 1 | 2 if arrivals:
+            world.put(newcomer(rng, world, number))
+        case 3 if keys:
+            world.end(rng.choice(keys))
+        case 4 if keys:
+            one = world.sessions[rng.choice(keys)]
+            world.put(replace(one, suspend=not one.suspend))
+        case 5:
+            name = rng.choice(sorted(world.nodes))
+            place = world.nodes[name]
+            draining = rng.random() < 0.3 and not place.draining
+            world.nodes[name] = replace(place, draining=draining, schedulable=not draining)
+        case _:
+            world.advance(rng.choice([1.0, 5.0, 40.0]))
+
+
+def check_bounds(state: State) -> None:
+    """No GPU and no node holds more than it has."""
+    slices: dict[tuple[str, int], int] = defaultdict(int)
+    parts: dict[tuple[str, int], float] = defaultdict(float)
+    cpu: dict[str, int] = defaultdict(int)
+    for one in state.sessions.values():
+        if one.phase not in HOLDING:
+            continue
+        assert one.place is not None
+        cpu[one.place.node] += one.request.cpu_milli
+        for use in one.place.gpus:
+            where = (one.place.node, use.ordinal)
+            slices[where] += use.slices
+            speed = state.nodes[where[0]].gpus[use.ordinal].speed
+            assert speed is not None
+            parts[where] += use.share / speed.capacity(one.request.decode_fraction)
+    for (name, ordinal), count in slices.items():
+        assert count <= state.nodes[name].gpus[ordinal].slices
+        assert parts[name, ordinal] <= 1.00001
+    for name, milli in cpu.items():
+        assert milli <= state.nodes[name].cpu_milli
+
+
+def check_actions(state: State, actions: tuple[Action, ...]) -> None:
+    """Who is paused or moved for whom."""
+    for one in actions:
+        if isinstance(one, Pause) and one.by:
+            victim, claimant = state.sessions[one.session], state.sessions[one.by]
+            assert PRIORITY[victim.tier] < PRIORITY[claimant.tier]
+            assert victim.tier != GOLD.name
+        if isinstance(one, Move):
+            home = state.sessions[one.session].place
+            assert home is not None
+            assert state.nodes[home.node].draining or state.sessions[one.session].tier != GOLD.name
+        if isinstance(one, PlaceSession | Resume):
+            assert not state.nodes[one.place.node].draining
+            assert state.sessions[one.session].phase in (Phase.WAITING, Phase.PAUSED)
+
+
+def played(seed: int, steps: int, *, half: bool = False) -> Iterator[Step]:
+    """A world step by step: the state before each plan, its actions, all or some of them done."""
+    rng = random.Random(seed)  # noqa: S311
+    world = cluster(rng)
+    planner = Planner()
+    for number in range(steps):
+        happen(rng, world, number)
+        state = world.state()
+        actions = planner.plan(state).actions
+        yield world, state, actions
+        world.do(actions[: rng.randint(0, len(actions))] if half else actions)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6))
+def test_bounds_and_tiers_hold_at_every_step(seed: int) -> None:
+    for world, state, actions in played(seed, 60):
+        check_bounds(state)
+        check_actions(state, actions)
+        check_bounds(world.state())
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6))
+def test_a_planner_with_memory_decides_like_a_new_one(seed: int) -> None:
+    for _, state, actions in played(seed, 50):
+        assert plan(state).actions == actions
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6))
+def test_a_plan_half_done_and_made_again_comes_to_the_same_rest(seed: int) -> None:
+    """Whatever part of a plan is carried out, later plans finish the work."""
+    steps = list(played(seed, 60, half=True))
+    for _, state, actions in steps:
+        check_bounds(state)
+        check_actions(state, actions)
+    rest(steps[-1][0])
+
+
+def after(seed: int) -> World:
+    """A world that has seen some play."""
+    *_, (world, _, _) = played(seed, 40)
+    return world
+
+
+def rest(world: World) -> list[str]:
+    """Plan and act without events until nothing changes; returns who was preempted on the way."""
+    paused: list[str] = []
+    for _ in range(200):
+        actions = plan(world.state()).actions
+        paused += [one.session for one in actions if isinstance(one, Pause) and one.by]
+        before = dict(world.sessions)
+        world.do(actions)
+        check_bounds(world.state())
+        world.advance(20.0)
+        if world.sessions == before and all(isinstance(one, Wait) for one in actions):
+            return paused
+    pytest.fail("plans do not come to rest")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6))
+def test_without_arrivals_nobody_is_paused_twice(seed: int) -> None:
+    world = after(seed)
+    for name, one in world.nodes.items():
+        world.nodes[name] = replace(one, draining=False, schedulable=True)
+    counts = Counter(rest(world))
+    assert not [key for key, count in counts.items() if count > 1], counts
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6))
+def test_at_rest_no_waiting_session_fits(seed: int) -> None:
+    world = after(seed)
+    rest(world)
+    actions = plan(world.state()).actions
+    assert not [one for one in actions if isinstance(one, PlaceSession | Resume | Nominate)]
+
+
+def test_thousands_of_steps_of_play_keep_all_promises() -> None:
+    for world, state, actions in played(7, 4000):
+        check_bounds(state)
+        check_actions(state, actions)
+        if len(world.sessions) > 40:
+            for key in sorted(world.sessions)[:20]:
+                world.end(key)

@@ -1,0 +1,260 @@
+"""What the plan does in small situations that a user would recognise."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TypeVar
+
+from plan_builders import GOLD, SILVER, TIERS, gpu, node, on, running, session, state
+from sojourn_operator.plan import (
+    Move,
+    Nominate,
+    Pause,
+    Phase,
+    PlaceSession,
+    Reject,
+    Resume,
+    Taint,
+    Wait,
+    Withdraw,
+    plan,
+)
+from sojourn_operator.plan.play import World
+from sojourn_operator.plan.state import Nomination
+
+T = TypeVar("T")
+
+
+def of(kind: type[T], actions: Iterable[object]) -> list[T]:
+    return [one for one in actions if isinstance(one, kind)]
+
+
+def test_a_session_gets_the_tightest_gpu_that_holds_it() -> None:
+    cluster = [node("a", 2), node("b", 2)]
+    taken = running("old", on("b", 1, slices=30))
+    actions = plan(state(cluster, [taken, session("new")])).actions
+    (placed,) = of(PlaceSession, actions)
+    assert (placed.place.node, placed.place.gpus[0].ordinal) == ("b", 1)
+
+
+def test_slices_must_be_on_one_gpu_and_the_wait_says_so_in_numbers() -> None:
+    cluster = [node("a"), node("node-b", 2)]
+    held = [
+        running("x", on("a", slices=80)),
+        running("y", on("node-b", 0, slices=80)),
+        running("z", on("node-b", 1, slices=72)),
+    ]
+    actions = plan(state(cluster, [*held, session("new", slices=12)])).actions
+    (waiting,) = of(Wait, actions)
+    assert waiting.reason == "NoRoom"
+    assert waiting.message == "needs 12 slices on one GPU; the most free is 8 on node-b gpu-1"
+
+
+def test_shares_add_up_to_the_capacity_of_the_gpu() -> None:
+    h200 = node("h", (gpu(0, 141, "H200"),))
+    gold = session("gold", "gold", 20, share=2500)
+    first = plan(state([h200], [gold])).actions
+    assert len(of(PlaceSession, first)) == 1
+    both = plan(state([h200], [gold, session("too", "gold", 20, share=300)])).actions
+    (waiting,) = of(Wait, both)
+    assert "the most free share is 202" in waiting.message
+
+
+def test_a_gpu_of_unknown_speed_serves_no_share() -> None:
+    odd = node("odd", (gpu(0, 80, "Mystery 9000"),))
+    actions = plan(state([odd], [session("s", share=100), session("t")])).actions
+    assert [one.session for one in of(PlaceSession, actions)] == ["llm/t"]
+
+
+def test_model_wish_selector_taint_cordon_and_health_are_honoured() -> None:
+    cluster = [
+        node("l4", (gpu(0, 24, "L4"),)),
+        node("cordoned", schedulable=False),
+        node("down", ready=False),
+        node("sick", (gpu(0, healthy=False),)),
+        node("tainted", taints=(Taint("team", "x", "NoSchedule"),)),
+        node("plain"),
+        node("good", labels={"zone": "z1"}),
+    ]
+    wish = session("s", gpu_models=("NVIDIA A100-SXM4-80GB",), node_selector=(("zone", "z1"),))
+    (placed,) = of(PlaceSession, plan(state(cluster, [wish])).actions)
+    assert placed.place.node == "good"
+
+
+def test_gold_pauses_the_cheapest_silver_and_names_its_place_first() -> None:
+    cluster = [node("a", 2)]
+    cheap = running("cheap", on("a", 0, slices=60), save_bytes=10)
+    dear = running("dear", on("a", 1, slices=60), save_bytes=99)
+    actions = plan(state(cluster, [cheap, dear, session("g", "gold")])).actions
+    nominate, pause = actions
+    assert isinstance(nominate, Nominate)
+    assert nominate.nomination.victims == ("llm/cheap",)
+    assert nominate.nomination.place.gpus[0].ordinal == 0
+    assert isinstance(pause, Pause)
+    assert (pause.session, pause.by, pause.reason) == ("llm/cheap", "llm/g", "Preempted")
+    assert "cheapest of 2 candidates, 10 bytes to save" in pause.message
+
+
+def test_bronze_goes_before_silver_however_dear() -> None:
+    cluster = [node("a", 2)]
+    silver = running("s", on("a", 0, slices=60), save_bytes=1)
+    bronze = running("b", on("a", 1, slices=60), "bronze", save_bytes=10**9)
+    actions = plan(state(cluster, [silver, bronze, session("g", "gold")])).actions
+    assert [one.session for one in of(Pause, actions)] == ["llm/b"]
+
+
+def test_the_most_important_that_still_fit_are_reprieved() -> None:
+    old = running("old", on("a", slices=20), since=0.0)
+    young = running("young", on("a", slices=20), since=500.0)
+    small = running("small", on("a", slices=20), "bronze")
+    actions = plan(state([node("a")], [old, young, small, session("g", "gold", 60)])).actions
+    assert [one.session for one in of(Pause, actions)] == ["llm/small", "llm/young"]
+
+
+def test_nobody_is_paused_when_pausing_would_not_be_enough() -> None:
+    gold = running("gold", on("a", slices=50), "gold")
+    silver = running("s", on("a", slices=30))
+    actions = plan(state([node("a")], [gold, silver, session("g", "gold", 40)])).actions
+    assert [type(one) for one in actions] == [Wait]
+
+
+def test_silver_waits_for_a_minimum_run_time_that_gold_ignores() -> None:
+    bronze = running("b", on("a", slices=80), "bronze", since=990.0)
+    asked = plan(state([node("a")], [bronze, session("s")]))
+    assert [type(one) for one in asked.actions] == [Wait]
+    assert asked.next_deadline == 990.0 + 30.0
+    assert of(Pause, plan(state([node("a")], [bronze, session("g", "gold")])).actions)
+
+
+def test_freed_room_is_kept_for_its_claimant_until_it_expires() -> None:
+    place = on("a", slices=40)
+    gold = session("g", "gold", nomination=Nomination(place, ("llm/v",), expires=1050.0))
+    leaving = replace(running("v", on("a", slices=80)), phase=Phase.PAUSING)
+    rival = session("rival", slices=60)
+    kept = plan(state([node("a")], [gold, leaving, rival]))
+    assert not of(PlaceSession, kept.actions)
+    assert kept.next_deadline == 1050.0
+    gone = replace(leaving, phase=Phase.PAUSED, suspend=True)
+    actions = plan(state([node("a")], [gold, gone, rival])).actions
+    assert [one.session for one in of(PlaceSession, actions)] == ["llm/g"]
+
+
+def test_an_expired_nomination_is_withdrawn_and_another_place_is_sought() -> None:
+    gold = session("g", "gold", nomination=Nomination(on("a"), ("llm/v",), expires=999.0))
+    stuck = replace(running("v", on("a", slices=80)), phase=Phase.PAUSING)
+    other = running("s", on("b", slices=80))
+    actions = plan(state([node("a"), node("b")], [gold, stuck, other])).actions
+    assert of(Withdraw, actions)
+    assert of(Nominate, actions)
+
+
+def test_a_higher_claim_takes_room_that_was_kept_for_a_lower_one() -> None:
+    silver = session("s", nomination=Nomination(on("a"), ("llm/b",), expires=2000.0))
+    bronze = replace(running("b", on("a", slices=80), "bronze"), phase=Phase.PAUSING)
+    gold = session("g", "gold", 80)
+    actions = plan(state([node("a")], [silver, bronze, gold])).actions
+    assert [one.session for one in of(Nominate, actions)] == ["llm/g"]
+    assert [one.session for one in of(Withdraw, actions)] == ["llm/s"]
+
+
+def test_paused_sessions_come_back_oldest_first_but_not_the_suspended() -> None:
+    back = [
+        session("young", created=5.0, phase=Phase.PAUSED),
+        session("old", created=1.0, phase=Phase.PAUSED),
+        session("kept", created=0.0, phase=Phase.PAUSED, suspend=True),
+    ]
+    actions = plan(state([node("a")], back)).actions
+    assert [one.session for one in of(Resume, actions)] == ["llm/old", "llm/young"]
+
+
+def test_a_session_comes_back_in_the_class_of_its_snapshot_or_says_that_it_does_not() -> None:
+    fast = node("fast", (gpu(0, 40, kernel_class="k2"),))
+    same = node("same", (gpu(0, 80, kernel_class="k1"),))
+    back = session("s", phase=Phase.PAUSED, kernel_class="k1")
+    (resumed,) = of(Resume, plan(state([fast, same], [back])).actions)
+    assert (resumed.place.node, resumed.exact) == ("same", True)
+    (resumed,) = of(Resume, plan(state([fast], [back])).actions)
+    assert (resumed.place.node, resumed.exact) == ("fast", False)
+
+
+def test_a_suspended_session_is_paused_and_room_is_not_made_twice() -> None:
+    stopping = running("s", on("a", slices=80), suspend=True)
+    actions = plan(state([node("a")], [stopping, session("g", "gold")])).actions
+    assert [(one.session, one.reason) for one in of(Pause, actions)] == [("llm/s", "Suspended")]
+    (nominate,) = of(Nominate, actions)
+    assert nominate.nomination.victims == ()
+
+
+def test_gold_on_a_draining_node_moves_to_a_free_place() -> None:
+    gold = running("g", on("a"), "gold")
+    actions = plan(state([node("a", draining=True), node("b")], [gold])).actions
+    (move,) = actions
+    assert isinstance(move, Move)
+    assert (move.reason, move.nomination.place.node) == ("NodeDraining", "b")
+
+
+def test_gold_on_a_draining_node_runs_on_while_room_is_made() -> None:
+    gold = running("g", on("a"), "gold")
+    silver = running("s", on("b", slices=80))
+    actions = plan(state([node("a", draining=True), node("b")], [gold, silver])).actions
+    assert [type(one) for one in actions] == [Nominate, Pause]
+    assert actions[1].session == "llm/s"
+
+
+def test_a_drained_session_without_any_home_is_paused() -> None:
+    gold = running("g", on("a"), "gold")
+    (pause,) = plan(state([node("a", draining=True)], [gold])).actions
+    assert isinstance(pause, Pause)
+    assert pause.reason == "NodeDraining"
+
+
+def test_a_session_that_was_just_paused_pauses_nobody_to_come_back() -> None:
+    bronze = running("b", on("a", slices=80), "bronze")
+    back = session("s", phase=Phase.PAUSED, since=990.0)
+    asked = plan(state([node("a")], [bronze, back]))
+    assert [type(one) for one in asked.actions] == [Wait]
+    assert asked.next_deadline == 990.0 + SILVER.cool_down
+
+
+def test_shards_go_over_linked_gpus_only_when_one_gpu_has_no_room() -> None:
+    small = tuple(gpu(i, 24, "L4", links=(1 - i,)) for i in range(2))
+    apart = tuple(gpu(i, 24, "L4") for i in range(2))
+    wide = session("w", slices=40, max_shards=2)
+    (placed,) = of(PlaceSession, plan(state([node("p", small)], [wide])).actions)
+    assert [(use.ordinal, use.slices) for use in placed.place.gpus] == [(0, 20), (1, 20)]
+    assert of(Wait, plan(state([node("p", apart)], [wide])).actions)
+
+
+def test_an_unknown_tier_is_rejected() -> None:
+    (reject,) = plan(state([node("a")], [session("s", "platinum")])).actions
+    assert isinstance(reject, Reject)
+    assert reject.reason == "UnknownTier"
+
+
+def test_back_off_is_kept_and_a_node_that_refused_is_avoided() -> None:
+    later = session("later", not_before=1010.0)
+    elsewhere = session("else", avoid=("a",))
+    asked = plan(state([node("a")], [later, elsewhere]))
+    assert [type(one) for one in asked.actions] == [Wait, Wait]
+    assert asked.next_deadline == 1010.0
+
+
+def test_the_story_gold_comes_silver_pauses_gold_ends_silver_returns() -> None:
+    world = World(nodes=[node("a")], tiers=TIERS)
+    world.put(session("s", slices=60))
+
+    def live(seconds: int) -> None:
+        for _ in range(seconds):
+            world.do(plan(world.state()).actions)
+            world.advance(1.0)
+
+    def phase(name: str) -> str:
+        return str(world.sessions[f"llm/{name}"].phase)
+
+    live(5)
+    assert phase("s") == "Running"
+    world.put(session("g", GOLD.name, slices=60, created=world.now))
+    live(10)
+    assert (phase("g"), phase("s")) == ("Running", "Paused")
+    world.end("llm/g")
+    live(10)
+    assert phase("s") == "Running"

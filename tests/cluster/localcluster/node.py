@@ -1,0 +1,237 @@
+"""One node: a containerd and a kubelet in pid and mount namespaces of their own.
+
+Each node sees private folders under the fixed paths that kubelet and containerd insist on, and
+that charts name. Images belong to `images`, the namespaces' first process to `supervisor`.
+"""
+
+import ipaddress
+import json
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from localcluster import cgroups, models, processes
+from localcluster.controlplane import ControlPlane
+from localcluster.paths import (
+    DATA,
+    FIRST_SERVICE_ADDRESS,
+    NETWORK_NAMESPACE,
+    NODES,
+    READY_FILE,
+    STATE,
+    Node,
+    cache_folder,
+)
+from localcluster.supervisor import Bind, Program, Specification, namespace_command
+
+BINARIES = ("kubelet", "crictl")
+CNI_PLUGINS = Path("/usr/lib/cni")
+PAUSE_IMAGE = "docker.io/sojourn/pause:dev"
+LABELS = {"sojourn.dev/gpu": "true", "sojourn.dev/simulated": "true"}
+
+# What a node sees at a fixed path, and the name of the folder of its own that is there.
+_PRIVATE_FOLDERS = {
+    "/var/lib/kubelet": "kubelet",
+    "/var/lib/containerd": "containerd",
+    "/var/lib/cni": "cni",
+    "/var/log/pods": "pod-logs",
+    "/var/log/containers": "container-logs",
+    "/run/containerd": "run-containerd",
+    "/run/netns": "netns",
+    "/run/sojourn": "arbiter",
+    "/opt/sojourn": "opt",
+}
+_MADE_FOLDERS = STATE / "made-folders.json"
+SHARED_STORE = DATA / "store"
+
+
+def start_all(binaries: Mapping[str, Path], control_plane: ControlPlane) -> None:
+    _make_mount_points()
+    SHARED_STORE.mkdir(parents=True, exist_ok=True)
+    SHARED_STORE.chmod(0o777)  # session pods run as a user of their own
+    for node in NODES:
+        _start(node, binaries, control_plane)
+
+
+def first_process(node_name: str) -> int | None:
+    """The pid whose namespaces are the node's."""
+    process = processes.find(node_name)
+    return processes.only_child(process) if process and process.alive else None
+
+
+def command_on(node_name: str, command: Sequence[str]) -> list[str]:
+    pid = first_process(node_name)
+    if pid is None:
+        raise processes.ProcessError(f"{node_name} does not run: start it with `cluster.py up`")
+    return ["nsenter", "--target", str(pid), "--mount", "--net", "--pid", "--", *command]
+
+
+def wait_for_containerd(node: Node) -> None:
+    probe = ["ctr", "--connect-timeout", "1s", "version"]
+
+    def answers() -> bool:
+        if first_process(node.name) is None:
+            return False
+        done = subprocess.run(command_on(node.name, probe), capture_output=True, check=False)
+        return done.returncode == 0
+
+    processes.wait_until(answers, what=f"containerd of {node.name}", seconds=60)
+
+
+def remove_mount_points() -> None:
+    """Those that `up` had to make on the host. They are empty: nodes wrote into their own."""
+    if not _MADE_FOLDERS.exists():
+        return
+    for folder in json.loads(_MADE_FOLDERS.read_text()):
+        if Path(folder).is_dir() and not any(Path(folder).iterdir()):
+            Path(folder).rmdir()
+
+
+def _make_mount_points() -> None:
+    made = [target for target in _PRIVATE_FOLDERS if not Path(target).exists()]
+    _MADE_FOLDERS.write_text(json.dumps(made))
+    for target in made:
+        Path(target).mkdir(parents=True)
+
+
+def _binds(node: Node) -> Iterator[Bind]:
+    for target, folder in _PRIVATE_FOLDERS.items():
+        (node.folder / folder).mkdir(parents=True, exist_ok=True)
+        yield Bind(str(node.folder / folder), target)
+    inside = [
+        ("sim", node.simulation, False),
+        ("store", SHARED_STORE, False),
+        ("models", models.folder(), True),
+        ("torch", cache_folder() / "torch-2.13.0-cp311", True),
+    ]
+    for name, source, read_only in inside:
+        if source.exists():
+            (node.folder / "opt" / name).mkdir(exist_ok=True)
+            yield Bind(str(source), f"/opt/sojourn/{name}", read_only)
+
+
+def _start(node: Node, binaries: Mapping[str, Path], control_plane: ControlPlane) -> None:
+    cgroups.create(node.name)
+    node.simulation.mkdir(parents=True, exist_ok=True)
+    configuration = node.folder / "configuration"
+    (configuration / "cni").mkdir(parents=True, exist_ok=True)
+    (configuration / "cni" / "10-pods.conflist").write_text(json.dumps(_cni(node)))
+    (configuration / "containerd.toml").write_text(_containerd(configuration / "cni"))
+    (configuration / "resolv.conf").write_text(f"nameserver {FIRST_SERVICE_ADDRESS}\n")
+    kubelet = _kubelet(node, configuration, control_plane)
+    (configuration / "kubelet.json").write_text(json.dumps(kubelet, indent=1))
+    specification = Specification(
+        [
+            Program(
+                "containerd",
+                ["containerd", "--config", str(configuration / "containerd.toml")],
+                str(processes.log_of(f"{node.name}-containerd")),
+            ),
+            Program(
+                "kubelet",
+                [
+                    str(binaries["kubelet"]),
+                    f"--config={configuration / 'kubelet.json'}",
+                    f"--kubeconfig={configuration / 'kubeconfig'}",
+                    f"--hostname-override={node.name}",
+                    f"--node-ip={node.address}",
+                    "--node-labels=" + ",".join(f"{k}={v}" for k, v in LABELS.items()),
+                ],
+                str(processes.log_of(f"{node.name}-kubelet")),
+                after=f"file:{READY_FILE}",
+            ),
+        ],
+        list(_binds(node)),
+    )
+    path = STATE / f"{node.name}.json"
+    specification.write(path)
+    processes.start(node.name, namespace_command(NETWORK_NAMESPACE, path))
+
+
+def _cni(node: Node) -> dict[str, object]:
+    """`ptp`: each pod on its own link, so that every packet is routed, past kube-proxy's rules."""
+    return {
+        "cniVersion": "1.0.0",
+        "name": "pods",
+        "plugins": [
+            {
+                "type": "ptp",
+                "ipam": {
+                    "type": "host-local",
+                    "ranges": [[{"subnet": node.pod_range}]],
+                    "routes": [{"dst": "0.0.0.0/0"}],
+                },
+            },
+            {"type": "portmap", "capabilities": {"portMappings": True}},
+        ],
+    }
+
+
+def _containerd(cni: Path) -> str:
+    # restrict_oom_score_adj: else runc dies with "can't get final child's PID from pipe: EOF"
+    # where CAP_SYS_RESOURCE is missing.
+    return f"""\
+version = 2
+root = "/var/lib/containerd"
+state = "/run/containerd"
+disabled_plugins = [
+  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing",
+]
+[grpc]
+  address = "/run/containerd/containerd.sock"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "/var/lib/containerd/opt"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{PAUSE_IMAGE}"
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{CNI_PLUGINS}"
+    conf_dir = "{cni}"
+"""
+
+
+def _kubelet(node: Node, configuration: Path, control_plane: ControlPlane) -> dict[str, object]:
+    authority = control_plane.authority
+    pair = authority.issue(
+        node.name,
+        user=f"system:node:{node.name}",
+        group="system:nodes",
+        addresses=[node.address, node.name],
+    )
+    authority.write_kubeconfig(configuration / "kubeconfig", server=control_plane.url, pair=pair)
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": node.address,
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": str(authority.pair.certificate)},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": str(pair.certificate),
+        "tlsPrivateKeyFile": str(pair.key),
+        "healthzBindAddress": "127.0.0.1",
+        # Both nodes share the loopback of one network namespace.
+        "healthzPort": 10300 + int(ipaddress.ip_address(node.address)) % 256,
+        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": cgroups.root_of(node.name),
+        "cgroupsPerQOS": True,
+        "failCgroupV1": False,
+        "enforceNodeAllocatable": [],
+        "failSwapOn": False,
+        "oomScoreAdj": 0,
+        "resolvConf": str(configuration / "resolv.conf"),
+        "clusterDomain": "cluster.local",
+        "clusterDNS": [FIRST_SERVICE_ADDRESS],  # nobody answers: nothing here may need DNS
+        "volumePluginDir": "/var/lib/kubelet/volume-plugins",
+        # Extended resources show in the node's status at the next report only (10 s by default).
+        "nodeStatusUpdateFrequency": "1s",
+        # A full disk of the developer must not evict pods or delete imported images.
+        "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%"},
+        "imageGCHighThresholdPercent": 100,
+        "imageGCLowThresholdPercent": 99,
+    }

@@ -1,5 +1,6 @@
-"""Writes the modules of this folder from its .proto files: `python -m sojourn_deviceplugin._proto.generate [FOLDER]`.
+"""Writes the modules of this folder from its .proto files.
 
+Run as `python -m sojourn_deviceplugin._proto.generate [FOLDER]`.
 For developers; needs grpcio-tools and mypy-protobuf. A test runs it and compares the result.
 """
 
@@ -10,7 +11,7 @@ from pathlib import Path
 
 def generate(into: Path) -> None:
     """Write the modules under `into`, the folder that holds (or shall hold) the package."""
-    from grpc_tools import protoc  # noqa: PLC0415 - a tool of developers, absent where this is installed
+    from grpc_tools import protoc  # noqa: PLC0415 - a developer's tool
 
     root = Path(__file__).parents[2]
     files = sorted(str(path) for path in Path(__file__).parent.glob("*.proto"))

@@ -300,6 +300,13 @@ API int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
   return leave(NOT_FOUND);
 }
 
+API int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **handle) {
+  ENTER();
+  for (u32 i = 0; i < now.ngpus; i++)
+    if (!strcmp(now.gpus[i].bus, bus)) { *handle = &handles[i]; return leave(now.gpus[i].error); }
+  return leave(NOT_FOUND);
+}
+
 /* ------------------------------------------------------------------ one device */
 API int nvmlDeviceGetName(void *handle, char *into, u32 size) {
   DEVICE(handle);

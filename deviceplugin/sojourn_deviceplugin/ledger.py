@@ -1,0 +1,120 @@
+"""Who holds which slices: grants as Allocate made them, and as the kubelet's own list confirms.
+
+Pure: no files, no gRPC, no clock (times are given). The kubelet's word is the truth: what it
+allocates again was free, and what its list lacks is over.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from sojourn_api.arbiter import Tier
+
+SETTLE_NS: Final = 10_000_000_000
+"""How long an allocation may be absent from the kubelet's list before it counts as over: the
+kubelet lists a pod only once all its containers are allocated. A guess on the safe side."""
+
+
+UNKNOWN: Final = Tier()
+"""What a grant has until its pod is known: the lowest priority."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Holder:
+    """A container, as the pod-resources API names it."""
+
+    namespace: str
+    pod: str
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Slices of one GPU in one container's hands.
+
+    `slot` names its arbiter page; it is empty for a grant that was made before this node's state
+    was lost, which is counted but cannot be promoted.
+    """
+
+    ordinal: int
+    devices: frozenset[str]
+    slot: str
+    made_ns: int
+    holder: Holder | None = None
+    tier: Tier = UNKNOWN
+
+    @property
+    def slices(self) -> int:
+        return len(self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a look at the kubelet's list changed."""
+
+    over: tuple[Grant, ...] = ()
+    named: tuple[Grant, ...] = ()
+    adopted: tuple[Grant, ...] = ()
+
+
+Held = Mapping[tuple[Holder, int], frozenset[str]]
+"""The kubelet's list: which devices of which GPU (ordinal) a container has."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """All grants of the node. Not safe for threads: the caller holds a lock."""
+
+    grants: list[Grant] = field(default_factory=list)
+
+    def allocate(
+        self, *, ordinal: int, devices: frozenset[str], slot: str, now_ns: int
+    ) -> tuple[Grant, tuple[Grant, ...]]:
+        """Record what the kubelet gave; returns the grant and those that must be over for it."""
+        over = tuple(g for g in self.grants if g.ordinal == ordinal and g.devices & devices)
+        grant = Grant(ordinal=ordinal, devices=devices, slot=slot, made_ns=now_ns)
+        self.grants = [g for g in self.grants if g not in over]
+        self.grants.append(grant)
+        return grant, over
+
+    def reconcile(self, held: Held, *, now_ns: int) -> Changes:
+        """Take over the kubelet's list: name grants, drop those that are over, adopt unknown ones.
+
+        A holder whose devices match no grant exactly displaces whatever overlaps with it.
+        """
+        over, named, adopted, kept = [], [], [], []
+        open_ = {(ordinal, devices): holder for (holder, ordinal), devices in held.items()}
+        for grant in self.grants:
+            holder = open_.pop((grant.ordinal, grant.devices), None)
+            if holder is not None and holder != grant.holder:
+                # Another pod under the same devices got them by an Allocate that we did not see.
+                grant = replace(grant, holder=holder, tier=UNKNOWN)  # noqa: PLW2901
+                named.append(grant)
+            settled = grant.holder is not None or now_ns - grant.made_ns > SETTLE_NS
+            if holder is None and settled:
+                over.append(grant)
+            else:
+                kept.append(grant)
+        for (ordinal, devices), holder in sorted(open_.items(), key=lambda item: item[1]):
+            clash = [g for g in kept if g.ordinal == ordinal and g.devices & devices]
+            over.extend(clash)
+            kept = [g for g in kept if g not in clash]
+            grant = Grant(ordinal=ordinal, devices=devices, slot="", made_ns=now_ns, holder=holder)
+            adopted.append(grant)
+            kept.append(grant)
+        self.grants = kept
+        return Changes(over=tuple(over), named=tuple(named), adopted=tuple(adopted))
+
+    def promote(self, grant: Grant, tier: Tier) -> Grant:
+        """Give a grant its pod's tier; the grant as it is now."""
+        promoted = replace(grant, tier=tier)
+        self.grants[self.grants.index(grant)] = promoted
+        return promoted
+
+    def of(self, ordinal: int) -> Iterable[Grant]:
+        """The grants of one GPU."""
+        return (grant for grant in self.grants if grant.ordinal == ordinal)
+
+    def held(self, ordinal: int) -> frozenset[str]:
+        """All devices of a GPU that somebody holds."""
+        return frozenset().union(*(grant.devices for grant in self.of(ordinal)))

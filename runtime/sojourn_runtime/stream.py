@@ -46,12 +46,16 @@ class StreamClosed(Exception):  # noqa: N818 - a state, not a mistake
 class Stream:
     """Every event of one request so far. Made by the session, kept until it is released."""
 
-    __slots__ = ("_readers", "closed", "events", "request")
+    __slots__ = ("_readers", "cached_tokens", "closed", "events", "request", "started")
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.events: list[TokenEvent] = []
         self.closed = ""
+        self.started = False
+        """It has left the queue at least once (set by the engine's thread)."""
+        self.cached_tokens = 0
+        """Tokens of the prompt whose KV was there already when it started."""
         self._readers: tuple[Reader, ...] = ()
 
     @property
@@ -66,15 +70,16 @@ class Stream:
 
     @property
     def followed(self) -> bool:
-        """Somebody reads it."""
-        return bool(self._readers)
+        """Somebody reads it on behalf of a client."""
+        return any(not reader.watch for reader in self._readers)
 
-    def reader(self, *, after: int = -1, lead: int | None = LEAD) -> "Reader":
+    def reader(self, *, after: int = -1, lead: int | None = LEAD, watch: bool = False) -> "Reader":
         """A reader of the events behind position `after`, for the running event loop.
 
-        `lead` None: this reader may lag at will (it collects the whole answer).
+        `lead` None: this reader may lag at will (it collects the whole answer). `watch`: it keeps
+        the books for nobody in particular, so the stream does not count as followed for it.
         """
-        reader = Reader(self, after=after, lead=lead)
+        reader = Reader(self, after=after, lead=lead, watch=watch)
         self._readers = (*self._readers, reader)  # replaced, not changed: the engine may iterate
         return reader
 
@@ -113,15 +118,16 @@ class Reader:
     Ends after the event with a finish; raises StreamClosed where the stream was closed without.
     """
 
-    __slots__ = ("_loop", "_news", "_pending", "_stream", "lead", "position")
+    __slots__ = ("_loop", "_news", "_pending", "_stream", "lead", "position", "watch")
 
-    def __init__(self, stream: Stream, *, after: int, lead: int | None) -> None:
+    def __init__(self, stream: Stream, *, after: int, lead: int | None, watch: bool) -> None:
         self._stream = stream
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
         self._pending = False
         self.position = after + 1
         self.lead = lead
+        self.watch = watch
 
     def __aiter__(self) -> AsyncIterator[TokenEvent]:
         return self

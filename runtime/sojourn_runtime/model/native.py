@@ -1,7 +1,7 @@
 """The C interface of the kernels in ctypes; mirrors `kernels/sojourn_kernels.h` field by field."""
 
 import ctypes
-from ctypes import POINTER, Structure, c_float, c_int32, c_void_p
+from ctypes import POINTER, Structure, c_float, c_int32, c_uint64, c_void_p
 from functools import cache
 from typing import Any
 
@@ -64,6 +64,18 @@ class BatchStruct(Structure):
     ]
 
 
+class SamplingStruct(Structure):
+    _fields_ = [
+        ("seed", c_uint64),
+        ("choice", c_int32),
+        ("position", c_int32),
+        ("temperature", c_float),
+        ("top_k", c_int32),
+        ("top_p", c_float),
+        ("min_p", c_float),
+    ]
+
+
 def address(array: npt.NDArray[Any] | None) -> int | None:
     """Where a contiguous array begins; the caller keeps it alive."""
     if array is None:
@@ -71,10 +83,6 @@ def address(array: npt.NDArray[Any] | None) -> int | None:
     if not array.flags.c_contiguous:
         raise ValueError("the kernels need contiguous arrays")
     return array.ctypes.data
-
-
-def int32(values: Any) -> npt.NDArray[np.int32]:
-    return np.ascontiguousarray(values, dtype=np.int32)
 
 
 @cache
@@ -89,4 +97,6 @@ def kernels() -> ctypes.CDLL:
     library.sj_forward.restype = c_int32
     library.sj_close.argtypes = [c_void_p]
     library.sj_close.restype = None
+    library.sj_sample.argtypes = [c_void_p, c_int32, POINTER(SamplingStruct)]
+    library.sj_sample.restype = c_int32
     return library

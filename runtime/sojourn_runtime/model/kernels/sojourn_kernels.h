@@ -53,5 +53,15 @@ int32_t sj_variant(const struct SjEngine* engine);
 // 0: done. 1: stopped on request; no logits, and the rows' KV counts as unwritten. 2: out of memory.
 int32_t sj_forward(struct SjEngine* engine, const struct SjBatch* batch);
 void sj_close(struct SjEngine* engine);
+
+struct SjSampling {
+  uint64_t seed;
+  int32_t choice, position;
+  float temperature;  // 0: the likeliest token, the lowest id among equals
+  int32_t top_k;      // 0: off
+  float top_p, min_p;
+};
+
+int32_t sj_sample(const float* logits, int32_t vocab, const struct SjSampling* sampling);
 }
 #pragma GCC visibility pop

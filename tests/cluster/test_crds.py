@@ -159,7 +159,7 @@ def test_an_example_is_accepted(control_plane: Api, kinds: Kinds, path: Path) ->
     control_plane.kubectl("apply", "--server-side", "--dry-run=server", "-f", str(path))
 
 
-VALID = {
+VALID: dict[str, tuple[str, dict[str, Any]]] = {
     "a name of 40 characters": ("LLMSession", {"metadata.name": "a" * 40}),
     "a model with dots": ("LLMSession", {"spec.model": "qwen3-0.6b"}),
     "a pause when idle": ("LLMSession", {"spec.idle": {"action": "Pause", "afterSeconds": 60}}),
@@ -432,7 +432,7 @@ def test_the_context_may_grow_and_the_session_be_suspended(kept: Kinds) -> None:
 def test_columns_are_filled_before_anyone_looked(kept: Kinds, control_plane: Api) -> None:
     kept.create(good(SESSION), keep=True)
     head, row = control_plane.kubectl("get", "llms", "-n", "default").splitlines()
-    assert head.split() == "NAME MODEL TIER READY REASON NODE GPU ENDPOINT AGE".split()
+    assert " ".join(head.split()) == "NAME MODEL TIER READY REASON NODE GPU ENDPOINT AGE"
     assert row.split()[:5] == ["good", "smollm2", "silver", "Unknown", "Pending"]
 
 

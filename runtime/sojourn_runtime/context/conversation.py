@@ -1,7 +1,8 @@
-"""What a conversation consists of: items, responses and their ends, as values and as saved documents.
+"""What a conversation consists of: items, responses and their ends, as values and as saved
+documents.
 
-Pure. The documents hold what clients said and the token ids of what the model said; text is rebuilt from the ids.
-HTTP belongs to `server`, bytes and folders to `store`.
+Pure. The documents hold what clients said and the token ids of what the model said; text is
+rebuilt from the ids. HTTP belongs to `server`, bytes and folders to `store`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, TypeAlias, TypedDict, cast
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
-RESPONSES: Final = "responses"
-CONVERSATIONS: Final = "conversations"
-"""Collections of documents."""
+RESPONSES: Final = "response"
+CONVERSATIONS: Final = "conversation"
+"""Kinds of documents."""
 
 
 class Role(StrEnum):
@@ -90,12 +91,20 @@ class Response:
     echo: Mapping[str, Json] = field(default_factory=dict)
     """Settings that are only told back."""
     cached_tokens: int = 0
-    started: bool = False
     ending: Ending | None = None
 
     @property
+    def stored(self) -> bool:
+        """Kept beyond its end (while it runs it is kept anyway, so that a pause does not lose
+        it).
+        """
+        return self.echo.get("store") is not False
+
+    @property
     def output_id(self) -> str:
-        """The id of the message that the model says; a function of the response's id, so never saved."""
+        """The id of the message that the model says; a function of the response's id, so never
+        saved.
+        """
         return "msg_" + self.id.removeprefix("resp_")
 
 
@@ -110,6 +119,9 @@ class Conversation:
 
     def extended(self, items: Iterable[Item]) -> "Conversation":
         return replace(self, items=(*self.items, *items))
+
+    def with_metadata(self, metadata: Mapping[str, str]) -> "Conversation":
+        return replace(self, metadata=metadata)
 
     def without(self, item_id: str) -> "Conversation":
         return replace(self, items=tuple(item for item in self.items if item.id != item_id))
@@ -166,7 +178,8 @@ def _chat_message(item: Item) -> ChatMessage:
 def drop_oldest(items: Sequence[Item]) -> tuple[Item, ...] | None:
     """The items without the oldest droppable one, or None when only what must stay is left.
 
-    System messages and the last item stay; a tool's answer goes with its call, since templates refuse one without
+    System messages and the last item stay; a tool's answer goes with its call, since templates
+    refuse one without
     the other.
     """
     for index, item in enumerate(items[:-1]):
@@ -257,7 +270,6 @@ def response_to_json(response: Response) -> dict[str, Json]:
         "background": response.background,
         "echo": dict(response.echo),
         "cached_tokens": response.cached_tokens,
-        "started": response.started,
         "ending": None
         if ending is None
         else {
@@ -288,7 +300,6 @@ class _ResponseDocument(TypedDict):
     background: bool
     echo: dict[str, Json]
     cached_tokens: int
-    started: bool
     ending: _EndingDocument | None
 
 
@@ -314,7 +325,6 @@ def response_from_json(value: Mapping[str, Json]) -> Response:
         background=document["background"],
         echo=document["echo"],
         cached_tokens=document["cached_tokens"],
-        started=document["started"],
         ending=None
         if ending is None
         else Ending(

@@ -1,0 +1,211 @@
+"""The HTTP server of a session: routes, who may pass, what errors look like, start and stop.
+
+It listens before the weights are loaded, so that probes see a living process and clients a reason
+to wait. What the endpoints do is in their own modules.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+from sojourn_api import names
+
+from sojourn_runtime.server.auth import GUARDED, Guard
+from sojourn_runtime.server.book import Book
+from sojourn_runtime.server.conversations import Conversations
+from sojourn_runtime.server.errors import ApiError, broken, too_large, unavailable, unsupported
+from sojourn_runtime.server.metrics import CONTENT_TYPE, Metrics
+from sojourn_runtime.server.openai import OpenAi
+from sojourn_runtime.server.port import Session
+from sojourn_runtime.server.responses import Responses
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES: Final = 8 * 1024 * 1024
+"""Some ten times the text of a context of 128 Ki tokens."""
+STOP_SECONDS: Final = 1.0
+"""Handlers end by themselves once the session has closed its streams; a dead client may hold one
+up.
+"""
+CLIENT_GONE: Final = 499
+"""nginx's number, for the metric only."""
+
+ABSENT: Final = {
+    "assistants": "assistants API",
+    "audio": "audio endpoints",
+    "batches": "batch API",
+    "containers": "containers",
+    "embeddings": "embeddings",
+    "evals": "evals",
+    "files": "file storage",
+    "fine_tuning": "fine-tuning",
+    "images": "image endpoints",
+    "moderations": "moderations",
+    "organization": "organisation endpoints",
+    "realtime": "realtime API",
+    "threads": "assistants API",
+    "uploads": "uploads",
+    "vector_stores": "vector stores",
+    "videos": "video endpoints",
+}
+"""Families of OpenAI's API, by the first part of their path."""
+ABSENT_ROUTES: Final = {
+    "/v1/chat/completions/{id:.+}": "stored chat completions; use /v1/responses",
+    "/v1/responses/compact": "compaction",
+    "/v1/responses/input_tokens": "counting of input tokens",
+}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+LOADING: Final = {
+    "Loading": "The model is being loaded.",
+    "Restoring": "The saved context is being restored.",
+    "Pausing": "The session is being paused; it answers again after it resumed.",
+}
+
+
+class Server:
+    """The server of one session; see `protocol` for who calls what."""
+
+    def __init__(
+        self, session: Session, *, api_key: str = "", max_body_bytes: int = MAX_BODY_BYTES
+    ) -> None:
+        self._session = session
+        self._guard = Guard(api_key)
+        self._limit = max_body_bytes
+        self.metrics = Metrics(session.gauges)
+        self._book = Book(session, self.metrics)
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, *, host: str, port: int) -> None:
+        """Listen; OSError when the address is taken."""
+        runner = web.AppRunner(
+            self._app(),
+            access_log=None,
+            # a handler learns at once that its client is gone, not at its next write
+            handler_cancellation=True,
+            shutdown_timeout=STOP_SECONDS,
+        )
+        await runner.setup()
+        self._runner = runner
+        await web.TCPSite(runner, host, port).start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens, also when any free port was asked for."""
+        if self._runner is None:
+            raise RuntimeError("the server was not started")
+        return int(self._runner.addresses[0][1])
+
+    def adopt(self) -> None:
+        """To be called once in the loop when the session is ready: follow what was restored."""
+        self._book.adopt()
+
+    async def stop(self) -> None:
+        """Stop listening, let open answers end, close."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+        await self._book.stop()
+
+    def _app(self) -> web.Application:
+        app = web.Application(middlewares=[self._boundary], client_max_size=self._limit)
+        app.router.add_routes(
+            [
+                web.get(names.PATH_HEALTH, self._health),
+                web.get(names.PATH_READY, self._ready),
+                web.get(names.PATH_METRICS, self._metrics),
+                web.get(names.PATH_STATUS, self._status),
+                *OpenAi(self._session, self.metrics).routes(),
+                *[web.route("*", path, _absent(what)) for path, what in ABSENT_ROUTES.items()],
+                *Responses(self._session, self._book).routes(),
+                *Conversations(self._book).routes(),
+                *[
+                    web.route("*", f"/v1/{family}{{rest:(/.*)?}}", _absent(what))
+                    for family, what in ABSENT.items()
+                ],
+            ]
+        )
+        return app
+
+    # -- the boundary --
+
+    @web.middleware
+    async def _boundary(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Every answer passes here: admitted or not, counted, errors in OpenAI's form."""
+        status = CLIENT_GONE
+        try:
+            response = await self._answer(request, handler)
+            status = response.status
+        finally:
+            self.metrics.answered(route=_route(request), status=status)
+        return response
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            self._admit(request)
+            return await handler(request)
+        except ApiError as error:
+            return _error(error)
+        except web.HTTPRequestEntityTooLarge:
+            return _error(too_large(self._limit))
+        except web.HTTPException as error:
+            return _error(_http_error(request, error))
+        except ConnectionError:
+            raise
+        except Exception:
+            log.exception("%s %s failed", request.method, request.path)
+            return _error(broken("The server failed on this request; its log says why."))
+
+    def _admit(self, request: web.Request) -> None:
+        self._guard.check(path=request.path, authorization=request.headers.get("Authorization"))
+        reason = self._session.ready
+        if reason and request.path.startswith(GUARDED):
+            raise unavailable(reason.lower(), _why(reason))
+
+    # -- what is not OpenAI's --
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        reason = self._session.ready
+        if not reason:
+            return web.json_response({"ready": True})
+        body = {"ready": False, "reason": reason, "message": _why(reason)}
+        return web.json_response(body, status=503)
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=self.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def _status(self, _: web.Request) -> web.Response:
+        status = self._session.status() | {"latency": self.metrics.latency()}
+        return web.json_response(status)
+
+
+def _why(reason: str) -> str:
+    return LOADING.get(reason, "The session does not answer; its status says why.")
+
+
+def _route(request: web.Request) -> str:
+    """The route's pattern, never the path: ids would make a metric of each response."""
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else "unknown"
+
+
+def _error(error: ApiError) -> web.Response:
+    return web.json_response(error.body(), status=error.status, headers=error.headers)
+
+
+def _http_error(request: web.Request, error: web.HTTPException) -> ApiError:
+    """What the router refuses: no such path or method."""
+    message = f"{request.method} {request.path} is not there ({error.reason})."
+    headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
+    return ApiError(message, status=error.status, code="not_found", headers=headers)
+
+
+def _absent(what: str) -> Handler:
+    async def refuse(_: web.Request) -> web.StreamResponse:
+        raise unsupported(what)
+
+    return refuse

@@ -1,0 +1,271 @@
+"""The session's responses and conversations: kept as documents, followed from submission to their
+end.
+
+Every response has one follower here, whoever reads it: the follower writes its end, extends its
+conversation and releases the request. A pause stops the followers and changes nothing; `adopt`
+starts them again after a resume.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
+
+from sojourn_runtime.context.conversation import (
+    CONVERSATIONS,
+    RESPONSES,
+    Conversation,
+    Ending,
+    EndReason,
+    Item,
+    Response,
+    conversation_from_json,
+    conversation_to_json,
+    response_from_json,
+    response_to_json,
+)
+from sojourn_runtime.engine.request import Finish, Request
+from sojourn_runtime.server.bodies import output_message
+from sojourn_runtime.server.errors import conflict, invalid, not_found
+from sojourn_runtime.server.metrics import Metrics, Stopwatch
+from sojourn_runtime.server.port import Session
+from sojourn_runtime.stream import Stream, StreamClosed
+
+_REASONS = {
+    Finish.STOP: EndReason.STOP,
+    Finish.LENGTH: EndReason.LENGTH,
+    Finish.CANCELLED: EndReason.CANCELLED,
+    Finish.ERROR: EndReason.FAILED,
+}
+LOST = "The request was lost in a crash before it was kept; send it again."
+STUCK = "The engine could not go on with this request."
+
+
+class Book:
+    """All that outlives a request."""
+
+    def __init__(
+        self, session: Session, metrics: Metrics, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._session = session
+        self._metrics = metrics
+        self._clock = clock
+        self._followers: dict[str, asyncio.Task[Response | None]] = {}
+        """By request; the result is the ended response, None when the session was paused before."""
+        self._busy: dict[str, str] = {}
+        """Conversation by running response."""
+
+    # -- responses --
+
+    def response(self, response_id: str, *, param: str | None = None) -> Response:
+        """Raises 404."""
+        value = self._session.documents(RESPONSES).get(response_id)
+        if value is None:
+            code = "previous_response_not_found" if param else "response_not_found"
+            raise not_found("response", response_id, param=param, code=code)
+        return response_from_json(value)
+
+    def text(self, response: Response) -> str:
+        """All that the model said in an ended response."""
+        return "".join(self.texts(response))
+
+    def texts(self, response: Response) -> Sequence[str]:
+        """The text of each token, rebuilt from the ids."""
+        if response.ending is None:
+            return ()
+        reason = response.ending.reason
+        finish = {EndReason.STOP: Finish.STOP, EndReason.LENGTH: Finish.LENGTH}.get(reason)
+        return self._session.texts(response.ending.tokens, finish=finish or Finish.NONE)
+
+    def begin(self, response: Response, request: Request) -> Stream:
+        """Keep the response, then submit its request; raises Refused and keeps nothing then."""
+        if response.conversation in self._busy.values():
+            message = f"Conversation '{response.conversation}' is being answered already."
+            raise conflict(message, param="conversation", code="conversation_locked")
+        self._put(response)
+        try:
+            stream = self._session.submit(request)
+        except BaseException:
+            self._session.delete_document(RESPONSES, response.id)
+            raise
+        self._follow(response, stream)
+        return stream
+
+    async def ended(self, response_id: str) -> Response:
+        """The response with its end; StreamClosed("Pausing") when the session is paused first."""
+        follower = self._followers.get(response_id)
+        if follower is None:
+            return self.response(response_id)
+        response = await asyncio.shield(follower)
+        if response is None:
+            raise StreamClosed("Pausing")
+        return response
+
+    async def cancel(self, response_id: str) -> Response:
+        """Ended or not: afterwards it is."""
+        if response_id in self._followers:
+            self._session.cancel(response_id)
+        return await self.ended(response_id)
+
+    async def delete(self, response_id: str) -> None:
+        """Raises 404; a running one is cancelled."""
+        self.response(response_id)
+        await self.cancel(response_id)
+        self._session.delete_document(RESPONSES, response_id)
+
+    def history(self, response: Response) -> tuple[Item, ...]:
+        """Everything said up to the end of `response`, oldest first. Raises 404 for a broken
+        chain.
+        """
+        turns: list[tuple[Item, ...]] = []
+        turn: Response | None = response
+        while turn is not None:
+            kept = self._session.documents(CONVERSATIONS).get(turn.conversation or "")
+            if kept is not None:
+                turns.append(_until(conversation_from_json(kept).items, turn.output_id))
+                break
+            turns.append(self._turn(turn))
+            param = "previous_response_id"
+            turn = self.response(turn.previous, param=param) if turn.previous else None
+        return tuple(item for items in reversed(turns) for item in items)
+
+    def _turn(self, response: Response) -> tuple[Item, ...]:
+        if response.ending is None:
+            message = f"Response '{response.id}' has not ended yet."
+            raise invalid(message, param="previous_response_id", code="response_not_ended")
+        text = self.text(response)
+        said = (output_message(response, text),) if text else ()
+        return (*response.items, *said)
+
+    # -- conversations --
+
+    def conversation(self, conversation_id: str, *, param: str | None = None) -> Conversation:
+        """Raises 404."""
+        value = self._session.documents(CONVERSATIONS).get(conversation_id)
+        if value is None:
+            code = "conversation_not_found"
+            raise not_found("conversation", conversation_id, param=param, code=code)
+        return conversation_from_json(value)
+
+    def keep(self, conversation: Conversation) -> None:
+        document = conversation_to_json(conversation)
+        self._session.put_document(CONVERSATIONS, conversation.id, document)
+
+    def forget(self, conversation_id: str) -> None:
+        """Its responses stay, as OpenAI has it."""
+        self._session.delete_document(CONVERSATIONS, conversation_id)
+
+    # -- following --
+
+    def adopt(self) -> None:
+        """After a start: follow what a pause or a crash left."""
+        waiting = {stream.request.id: stream for stream in self._session.restored()}
+        for value in list(self._session.documents(RESPONSES).values()):
+            response = response_from_json(value)
+            stream = waiting.pop(response.id, None)
+            if response.ending is not None:
+                if stream is not None:
+                    self._session.release(response.id)
+            elif stream is None:
+                self._end(response, EndReason.FAILED, tokens=(), message=LOST)
+            else:
+                self._follow(response, stream)
+        for stream in waiting.values():
+            # choices of stateless calls: kept alive by the session for a while, then forgotten
+            self._followers[stream.request.id] = self._start(self._see_off(stream), stream)
+
+    async def stop(self) -> None:
+        """Give up following, for the end of the process."""
+        followers = list(self._followers.values())
+        for follower in followers:
+            follower.cancel()
+        await asyncio.gather(*followers, return_exceptions=True)
+
+    def _follow(self, response: Response, stream: Stream) -> None:
+        if response.conversation is not None:
+            self._busy[response.id] = response.conversation
+        self._followers[response.id] = self._start(self._see_through(response, stream), stream)
+
+    def _start(
+        self, following: Coroutine[None, None, Response | None], stream: Stream
+    ) -> asyncio.Task[Response | None]:
+        task = asyncio.get_running_loop().create_task(following)
+        name = stream.request.id
+        task.add_done_callback(lambda _: self._followers.pop(name, None))
+        task.add_done_callback(lambda _: self._busy.pop(name, None))
+        return task
+
+    async def _see_through(self, response: Response, stream: Stream) -> Response | None:
+        """Wait for the end and write it down."""
+        watch = Stopwatch(self._metrics, seen=len(stream.events))
+        reader = stream.reader(lead=None, watch=True)
+        reason, message = EndReason.STOP, ""
+        try:
+            while events := await reader.batch():
+                watch.tokens(events)
+            reason = _REASONS[stream.finish]
+        except StreamClosed as closed:
+            if str(closed) == "Pausing":
+                return None
+            reason = EndReason.CANCELLED if str(closed) == "Cancelled" else EndReason.FAILED
+            watch.ended(reason.value)
+        finally:
+            reader.close()
+        if reason is EndReason.FAILED:
+            message = STUCK
+        self._metrics.prompt(tokens=response.prompt_tokens, cached=stream.cached_tokens)
+        response = replace(response, cached_tokens=stream.cached_tokens)
+        tokens = tuple(event.token for event in stream.events)
+        ended = self._end(response, reason, tokens=tokens, message=message)
+        self._session.release(response.id)
+        return ended
+
+    async def _see_off(self, stream: Stream) -> Response | None:
+        """A choice of a stateless call: nothing to write down."""
+        reader = stream.reader(lead=None, watch=True)
+        try:
+            while await reader.batch():
+                pass
+        except StreamClosed as closed:
+            if str(closed) == "Pausing":
+                return None
+        finally:
+            reader.close()
+        self._session.release(stream.request.id)
+        return None
+
+    def _end(
+        self, response: Response, reason: EndReason, *, tokens: Iterable[int], message: str
+    ) -> Response:
+        ending = Ending(reason=reason, at=self._clock(), tokens=tuple(tokens), message=message)
+        response = replace(response, ending=ending)
+        # the conversation first: a crash between the two repeats this, and `_extend` notices
+        self._extend(response)
+        if response.stored:
+            self._put(response)
+        else:
+            self._session.delete_document(RESPONSES, response.id)
+        return response
+
+    def _extend(self, response: Response) -> None:
+        """The turn joins its conversation, unless it failed or the conversation is gone."""
+        value = self._session.documents(CONVERSATIONS).get(response.conversation or "")
+        if value is None or response.ending is None:
+            return
+        if response.ending.reason not in (EndReason.STOP, EndReason.LENGTH):
+            return
+        conversation = conversation_from_json(value)
+        if any(item.id == response.output_id for item in conversation.items):
+            return
+        self.keep(conversation.extended(self._turn(response)))
+
+    def _put(self, response: Response) -> None:
+        self._session.put_document(RESPONSES, response.id, response_to_json(response))
+
+
+def _until(items: Sequence[Item], last: str) -> tuple[Item, ...]:
+    """The items up to the one called `last`; all when there is none."""
+    for index, item in enumerate(items):
+        if item.id == last:
+            return tuple(items[: index + 1])
+    return tuple(items)

@@ -1,0 +1,143 @@
+"""One call of a client as requests of the session: submit all choices, read them as one, let go of
+all.
+
+Knows neither HTTP nor the form of the answer.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from sojourn_runtime.engine.request import Request
+from sojourn_runtime.protocol import Refused, SessionPort
+from sojourn_runtime.server.chunks import Usage
+from sojourn_runtime.server.errors import ApiError, broken, invalid, unavailable, unsupported
+from sojourn_runtime.server.metrics import Metrics, Stopwatch
+from sojourn_runtime.stream import LEAD, Reader, Stream, StreamClosed, TokenEvent
+
+HEARTBEAT_SECONDS: Final = 15.0
+"""Below the 60 s after which common proxies cut a silent connection."""
+
+Batch = Sequence[tuple[int, TokenEvent]]
+"""Events with the index of their choice; empty after a silence of HEARTBEAT_SECONDS."""
+
+
+def refusal(refused: Refused, *, param: str) -> ApiError:
+    """The session's answer in the client's terms."""
+    if refused.retry:
+        return unavailable(refused.reason.lower(), str(refused))
+    if refused.reason == "ContextTooLong":
+        return invalid(str(refused), param=param, code="context_length_exceeded")
+    if refused.reason == "UnsupportedParameter":
+        return unsupported(str(refused))
+    return invalid(str(refused), param=param, code=refused.reason.lower())
+
+
+def closed_error(closed: StreamClosed) -> ApiError:
+    """For a client that waits for a whole answer."""
+    why = str(closed)
+    if why == "Pausing":
+        return unavailable("pausing", "The session is being paused; ask again in a moment.")
+    if why == "Cancelled":
+        return ApiError("The request was cancelled.", status=409, code="cancelled")
+    return broken("The engine could not go on with this request.")
+
+
+async def read_batches(readers: Sequence[Reader]) -> AsyncGenerator[Batch]:
+    """The events of all readers as they come, until each has ended.
+
+    Raises StreamClosed when one was closed without a finish.
+    """
+    pending = {asyncio.ensure_future(reader.batch()): i for i, reader in enumerate(readers)}
+    try:
+        while pending:
+            done, _ = await asyncio.wait(
+                pending, timeout=HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+            found: list[tuple[int, TokenEvent]] = []
+            for task in done:
+                index = pending.pop(task)
+                events = task.result()
+                if events:
+                    found.extend((index, event) for event in events)
+                    pending[asyncio.ensure_future(readers[index].batch())] = index
+            if found or not done:
+                yield found
+    finally:
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What the choices of one call have in common; `request.id` is the call's."""
+
+    request: Request
+    choices: int
+
+    def requests(self) -> Iterable[Request]:
+        for choice in range(self.choices):
+            params = replace(self.request.params, choice=choice)
+            yield replace(self.request, id=f"{self.request.id}-{choice}", params=params)
+
+
+class Call:
+    """The running choices of one or several prompts; a context manager that lets go of them."""
+
+    def __init__(self, session: SessionPort, metrics: Metrics) -> None:
+        self._session = session
+        self._metrics = metrics
+        self._readers: list[Reader] = []
+        self._watches: list[Stopwatch] = []
+        self._prompt = 0
+        self.streams: list[Stream] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Also after a disconnect, which ends the requests unless the session is being saved."""
+        for reader in self._readers:
+            reader.close()
+        for stream in self.streams:
+            if stream.done or not self._session.pausing:
+                self._session.release(stream.request.id)
+
+    def submit(self, submission: Submission, *, whole: bool, param: str) -> None:
+        """`whole`: the answer is collected, so no reader can be slow."""
+        self._prompt += len(submission.request.prompt)
+        for request in submission.requests():
+            try:
+                stream = self._session.submit(request)
+            except Refused as refused:
+                raise refusal(refused, param=param) from refused
+            self.streams.append(stream)
+            self._readers.append(stream.reader(lead=None if whole else LEAD))
+            self._watches.append(Stopwatch(self._metrics))
+
+    async def batches(self) -> AsyncGenerator[Batch]:
+        """Every event of every choice, once."""
+        async with aclosing(read_batches(self._readers)) as batches:
+            async for batch in batches:
+                for index, event in batch:
+                    self._watches[index].tokens((event,))
+                yield batch
+
+    def usage(self) -> Usage:
+        """What the call has cost so far; one prompt counts once, however many choices it has."""
+        return Usage(
+            prompt=self._prompt,
+            output=sum(len(stream.events) for stream in self.streams),
+            # the first choice of a prompt computes it; the others find it there
+            cached=sum(
+                stream.cached_tokens for stream in self.streams if stream.request.params.choice == 0
+            ),
+        )
+
+    def count(self) -> None:
+        """To be called once, at the end."""
+        usage = self.usage()
+        self._metrics.prompt(tokens=usage.prompt, cached=usage.cached)

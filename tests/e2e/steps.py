@@ -1,0 +1,160 @@
+"""The steps of the story: what a user does on a real Kubernetes, and what a user waits for.
+
+Their order, and what is told about them, belongs to `story`; what must be true, to `test_story`.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import conversation
+import yaml
+from conversation import Reading
+from kube import Kube
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+NAMESPACE = "chats"
+MODEL = "smollm2-135m"
+API_KEY = "demo-key"
+PORT = 8000
+SYSTEM = "sojourn-system"
+
+
+@dataclass(slots=True)
+class Steps:
+    """Steps on one cluster. `times` holds seconds by the name of what took them."""
+
+    kube: Kube
+    times: dict[str, float] = field(default_factory=dict)
+
+    # --- what a user applies -------------------------------------------------------------------
+
+    def install(self, *, values: Path) -> None:
+        """`helm install`, waiting until operator and device plugins are up."""
+        start = time.monotonic()
+        self.kube.helm(
+            *("upgrade", "--install", "sojourn", str(ROOT / "charts" / "sojourn")),
+            *("--namespace", SYSTEM, "--create-namespace", "--values", str(values)),
+            *("--wait", "--timeout", "180s"),
+        )
+        self.kube.wait(
+            "GPUNodes are reported Ready",
+            lambda: self.kube.items("gpunodes"),
+            lambda nodes: nodes and all(condition(node, "Ready") == "True" for node in nodes),
+        )
+        self.times["helm install"] = time.monotonic() - start
+
+    def apply_examples(self) -> str:
+        """The model and the sessions' API key, as in examples/."""
+        key = yaml.safe_load((EXAMPLES / "api-key.yaml").read_text())
+        key["metadata"]["namespace"] = NAMESPACE
+        key["stringData"] = dict.fromkeys(key["stringData"], API_KEY)
+        return self.kube.apply((EXAMPLES / "model-smollm2.yaml").read_text()) + self.kube.apply(
+            yaml.safe_dump(key)
+        )
+
+    def session(self, name: str, tier: str) -> str:
+        """The manifest of a session, as in examples/."""
+        manifest = yaml.safe_load((EXAMPLES / f"{tier}-session.yaml").read_text())
+        manifest["metadata"] = {"name": name, "namespace": NAMESPACE}
+        return yaml.safe_dump(manifest, sort_keys=False)
+
+    def apply_session(self, name: str, tier: str) -> None:
+        """Apply one session; it need not find a place."""
+        self.kube.apply(self.session(name, tier))
+
+    def suspend(self, name: str, *, wanted: bool) -> None:
+        """Pause by hand, or end that."""
+        patch = f'{{"spec":{{"suspend":{str(wanted).lower()}}}}}'
+        self.kube.kubectl("-n", NAMESPACE, "patch", "llms", name, "--type=merge", "-p", patch)
+
+    def delete(self, name: str) -> None:
+        """Delete a session and wait until it is gone."""
+        self.kube.kubectl("-n", NAMESPACE, "delete", "llms", name, "--wait", "--timeout=90s")
+
+    # --- what a user sees ----------------------------------------------------------------------
+
+    def read(self, name: str) -> dict[str, Any]:
+        """The LLMSession."""
+        return self.kube.get("llms", name, namespace=NAMESPACE)
+
+    def node_of(self, name: str) -> str:
+        """The node of a session's present or last place."""
+        return str(self.read(name)["status"].get("node", ""))
+
+    def wait_ready(
+        self, name: str, *, seconds: float = 120, after_epoch: int = 0
+    ) -> dict[str, Any]:
+        """Until the session answers requests (in an epoch beyond `after_epoch`)."""
+        return self.wait_for(
+            f"{name} is Ready",
+            name,
+            lambda s: condition(s, "Ready") == "True" and s["status"]["epoch"] > after_epoch,
+            seconds=seconds,
+        )
+
+    def wait_paused(self, name: str, *, seconds: float = 90) -> dict[str, Any]:
+        """Until the session is paused and its context is saved."""
+        return self.wait_for(
+            f"{name} is paused with its context saved",
+            name,
+            lambda s: condition(s, "Paused") == "True" and condition(s, "ContextSaved") == "True",
+            seconds=seconds,
+        )
+
+    def wait_for(
+        self, what: str, name: str, until: Callable[[dict[str, Any]], bool], *, seconds: float
+    ) -> dict[str, Any]:
+        """Until `until` holds of the session."""
+        found: dict[str, Any] = self.kube.wait(
+            what, lambda: self.read(name), until, seconds=seconds
+        )
+        return found
+
+    def events_of(self, name: str) -> list[dict[str, Any]]:
+        """The events about one session, oldest first."""
+        found = self.kube.items(
+            "events", "-n", NAMESPACE, "--field-selector", f"involvedObject.name={name}"
+        )
+        return sorted(found, key=lambda e: str(e.get("firstTimestamp") or e.get("eventTime")))
+
+    # --- what a client does --------------------------------------------------------------------
+
+    def chat(self, name: str, question: str) -> str:
+        """One streamed chat turn with a session."""
+        with self.kube.port_forward(name, namespace=NAMESPACE, port=PORT) as base:
+            return conversation.chat(conversation.client_of(base, API_KEY), MODEL, question)
+
+    def begin_together(
+        self, name: str, *, tokens: int, seeds: Sequence[int | None], read: int
+    ) -> tuple[Reading, ...]:
+        """Start background responses at the same time, and read the first `read` tokens of each."""
+        with (
+            self.kube.port_forward(name, namespace=NAMESPACE, port=PORT) as base,
+            ThreadPoolExecutor(len(seeds)) as pool,
+        ):
+            client = conversation.client_of(base, API_KEY)
+            begin = partial(conversation.begin, client, MODEL, tokens=tokens, read=read)
+            return tuple(pool.map(lambda seed: begin(seed=seed), seeds))
+
+    def go_on(self, name: str, reading: Reading, *, read: int | None = None) -> None:
+        """Attach again to a response where the client left it."""
+        with self.kube.port_forward(name, namespace=NAMESPACE, port=PORT) as base:
+            conversation.go_on(conversation.client_of(base, API_KEY), reading, read=read)
+
+
+def condition(thing: dict[str, Any], kind: str) -> str:
+    """The status of one condition; empty where there is none."""
+    found = condition_of(thing, kind)
+    return str(found.get("status", ""))
+
+
+def condition_of(thing: dict[str, Any], kind: str) -> dict[str, Any]:
+    """One condition whole; empty where there is none."""
+    conditions = thing.get("status", {}).get("conditions", [])
+    return next((dict(c) for c in conditions if c["type"] == kind), {})

@@ -58,15 +58,17 @@ class Steps:
             yaml.safe_dump(key)
         )
 
-    def session(self, name: str, tier: str) -> str:
-        """The manifest of a session, as in examples/."""
+    def session(self, name: str, tier: str, *, gpu_model: str = "") -> str:
+        """The manifest of a session, as in examples/; with a wish for a GPU model if given."""
         manifest = yaml.safe_load((EXAMPLES / f"{tier}-session.yaml").read_text())
         manifest["metadata"] = {"name": name, "namespace": NAMESPACE}
+        if gpu_model:
+            manifest["spec"]["placement"] = {"gpuModels": [gpu_model]}
         return yaml.safe_dump(manifest, sort_keys=False)
 
-    def apply_session(self, name: str, tier: str) -> None:
+    def apply_session(self, name: str, tier: str, *, gpu_model: str = "") -> None:
         """Apply one session; it need not find a place."""
-        self.kube.apply(self.session(name, tier))
+        self.kube.apply(self.session(name, tier, gpu_model=gpu_model))
 
     def suspend(self, name: str, *, wanted: bool) -> None:
         """Pause by hand, or end that."""
@@ -75,7 +77,9 @@ class Steps:
 
     def delete(self, name: str) -> None:
         """Delete a session and wait until it is gone."""
-        self.kube.kubectl("-n", NAMESPACE, "delete", "llms", name, "--wait", "--timeout=90s")
+        self.kube.kubectl(
+            "-n", NAMESPACE, "delete", "llms", name, "--ignore-not-found", "--timeout=90s"
+        )
 
     # --- what a user sees ----------------------------------------------------------------------
 

@@ -1,0 +1,69 @@
+"""kill -9 of each process that the story needs, on the local cluster.
+
+Kubelet, containerd and the API server are started again by the cluster's supervisor, as systemd
+would; operator, plugin and session by the kubelet or by the operator.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Final
+
+import psutil
+from kube import Kube
+from steps import SYSTEM
+
+_PROGRAMS: Final[dict[str, Callable[[str], bool]]] = {
+    "apiserver": lambda line: "/kube-apiserver --" in line and "sojourn-cluster" in line,
+    "kubelet": lambda line: "/kubelet --" in line and "sojourn-cluster" in line,
+    "containerd": lambda line: line.startswith("containerd --config") and "sojourn-cluster" in line,
+    "operator": lambda line: "sojourn-operator run" in line or "sojourn_operator run" in line,
+    "deviceplugin": lambda line: (
+        "sojourn-deviceplugin run" in line or "sojourn_deviceplugin run" in line
+    ),
+}
+NAMES: Final = tuple(_PROGRAMS)
+
+
+def kill(name: str) -> int:
+    """Kill -9 every process of that kind at once; how many there were."""
+    pids = [process.pid for process in _found(_PROGRAMS[name])]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    return len(pids)
+
+
+def kill_session(session: str) -> int:
+    """Kill -9 a session's runtime process, and nothing else."""
+    wanted = f"SOJOURN_SESSION={session}\0".encode()
+    pids = [
+        process.pid
+        for process in _found(lambda line: "sojourn-runtime" in line or "sojourn_runtime" in line)
+        if wanted in _environment(process.pid)
+    ]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    return len(pids)
+
+
+def leader(kube: Kube) -> str:
+    """The pod that holds the operator's Lease."""
+    (lease,) = [
+        lease
+        for lease in kube.items("leases", "-n", SYSTEM)
+        if lease["metadata"]["name"].startswith("sojourn")
+    ]
+    return str(lease["spec"].get("holderIdentity", ""))
+
+
+def _found(wanted: Callable[[str], bool]) -> list[psutil.Process]:
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if wanted(" ".join(process.info["cmdline"] or ()))
+    ]
+
+
+def _environment(pid: int) -> bytes:
+    with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123 - not a path of ours
+        return file.read()

@@ -1,0 +1,93 @@
+"""Whatever is killed, at whatever moment, the story ends well: nobody runs twice, nothing is lost.
+
+Each case pauses a writing Silver session for Gold, kills one kind of process in the middle of it,
+lets Gold go, and compares the Silver's text with that of a process which was never paused.
+"""
+
+import random
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import conversation
+import faults
+import pytest
+from control import control_runtime
+from conversation import Reading
+from places import Place
+from steps import MODEL, NAMESPACE, Steps
+from story import Facts
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+TOKENS = 300
+SEED = 11
+SESSION = "killed-1"
+GOLD = "killed-gold"
+
+
+@pytest.fixture(scope="module")
+def control(place: Place) -> Reading:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        control_runtime(place.weights, Path(folder), model_name=MODEL) as base,
+    ):
+        client = conversation.client_of(base, "")
+        return conversation.whole(client, MODEL, tokens=TOKENS, seed=SEED)
+
+
+@pytest.fixture
+def steps(place: Place, facts: Facts) -> Iterator[Steps]:
+    """After the story: its sessions are gone, and one Silver session runs on the H100."""
+    del facts
+    steps = Steps(place.kube)
+    for session in place.kube.items("llms", "-n", NAMESPACE):
+        steps.delete(session["metadata"]["name"])
+    steps.apply_session(SESSION, "silver", gpu_model="H100")
+    steps.wait_ready(SESSION)
+    yield steps
+    for name in (GOLD, SESSION):
+        steps.delete(name)
+
+
+@pytest.mark.parametrize("name", faults.NAMES)
+def test_a_kill_in_the_middle_of_a_pause_changes_nothing(
+    steps: Steps, control: Reading, name: str
+) -> None:
+    (reading,) = steps.begin_together(SESSION, tokens=TOKENS, seeds=(SEED,), read=60)
+    epoch = steps.read(SESSION)["status"]["epoch"]
+    steps.apply_session(GOLD, "gold")
+    time.sleep(random.Random(name).uniform(0, 2))  # noqa: S311 - the moment, not a secret
+    assert faults.kill(name) > 0
+    steps.wait_ready(GOLD, seconds=180)
+    assert len(_pods(steps, SESSION)) == 0
+    steps.wait_paused(SESSION)
+    steps.delete(GOLD)
+    steps.wait_ready(SESSION, after_epoch=epoch, seconds=180)
+    assert len(_pods(steps, SESSION)) == 1
+    steps.go_on(SESSION, reading)
+    assert reading.deltas == control.deltas
+    assert reading.numbers == control.numbers
+
+
+def test_a_killed_session_goes_on_without_contradicting_its_client(
+    steps: Steps, control: Reading
+) -> None:
+    (reading,) = steps.begin_together(SESSION, tokens=TOKENS, seeds=(SEED,), read=60)
+    epoch = steps.read(SESSION)["status"]["epoch"]
+    assert faults.kill_session(SESSION) == 1
+    steps.wait_ready(SESSION, after_epoch=epoch, seconds=180)
+    steps.go_on(SESSION, reading)
+    assert reading.deltas == control.deltas
+    assert reading.numbers == control.numbers
+
+
+def _pods(steps: Steps, session: str) -> list[str]:
+    """Pods of a session that run or may run."""
+    selector = f"sojourn.dev/session={session}"
+    return [
+        pod["metadata"]["name"]
+        for pod in steps.kube.items("pods", "-n", NAMESPACE, "-l", selector)
+        if pod["status"]["phase"] in {"Pending", "Running", "Unknown"}
+    ]

@@ -1,6 +1,8 @@
-"""Compiles the CPU kernels: for the wheel (a hatchling build hook) and, on first use, for a checkout.
+"""Compiles the CPU kernels: for the wheel (a hatchling build hook) and, on first use, for a
+checkout.
 
-Needs g++ and nothing else. The library holds an AVX2 and an AVX-512 variant; the processor is asked at run time.
+Needs g++ and nothing else. The library holds an AVX2 and an AVX-512 variant; the processor is
+asked at run time.
 """
 
 import concurrent.futures
@@ -16,7 +18,8 @@ LIBRARY = "libsojourn_kernels.so"
 SOURCES = Path(__file__).parent / "sojourn_runtime" / "model" / "kernels"
 WHEEL_TAG = "py3-none-linux_x86_64"
 
-# No -ffast-math and no contraction: which operations are fused is written in the sources, equally for both variants.
+# No -ffast-math and no contraction: which operations are fused is written in the sources,
+# equally for both variants.
 FLAGS = (
     "-std=c++20",
     "-O3",
@@ -53,12 +56,14 @@ def source_hash() -> str:
 
 
 def build(destination: Path) -> Path:
-    """Compile the library to `destination`; parallel processes may do so at once, the last rename stays."""
+    """Compile the library to `destination`; parallel processes may do so at once, the last
+    rename stays.
+    """
     compiler = shutil.which("g++")
     if compiler is None:
         raise CompilerMissingError(
-            "the CPU kernels must be compiled and g++ was not found; install it (Debian: apt-get install g++) "
-            "or install the wheel, which holds them"
+            "the CPU kernels must be compiled and g++ was not found; "
+            "install it (Debian: apt-get install g++) or install the wheel, which holds them"
         )
     destination.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=destination.parent, prefix=".kernels-") as folder:

@@ -1,1 +1,3 @@
-"""The model side of the runtime: weights, kernels, tokenizer and sampling; knows no requests and no network."""
+"""The model side of the runtime: weights, kernels, tokenizer and sampling; knows no requests
+and no network.
+"""

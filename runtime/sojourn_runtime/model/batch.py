@@ -1,4 +1,6 @@
-"""Flattens segments into rows: what every runner computes from, checked against the model's bounds."""
+"""Flattens segments into rows: what every runner computes from, checked against the model's
+bounds.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +18,9 @@ Ints = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """One row per token. `table_start` says where in `blocks` the row's sequence begins; `wanted` rows give logits."""
+    """One row per token. `table_start` says where in `blocks` the row's sequence begins;
+    `wanted` rows give logits.
+    """
 
     tokens: Ints
     positions: Ints
@@ -26,7 +30,9 @@ class Rows:
 
 
 def flatten(segments: Sequence[Segment], config: ModelConfig, num_blocks: int) -> Rows:
-    """All tokens of all segments, in order; raises ValueError for what would read or write out of bounds."""
+    """All tokens of all segments, in order; raises ValueError for what would read or write out
+    of bounds.
+    """
     lengths = [len(segment.tokens) for segment in segments]
     if not all(lengths):
         raise ValueError("a segment needs at least one token")

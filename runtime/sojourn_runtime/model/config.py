@@ -1,6 +1,7 @@
 """The shape of a Llama-family model, as plain values.
 
-Read from GGUF or from Hugging Face's config.json by `gguf` and `safetensors`; nothing here opens a file.
+Read from GGUF or from Hugging Face's config.json by `gguf` and `safetensors`; nothing here
+opens a file.
 """
 
 import dataclasses
@@ -43,12 +44,13 @@ class ModelConfig:
         for name, value, multiple in limits:
             if value % multiple:
                 raise UnsupportedModel(
-                    f"{name} {value} is no multiple of {multiple}; the kernels need it: use another model"
+                    f"{name} {value} is no multiple of {multiple}, which the kernels need; "
+                    "use another model"
                 )
         if self.heads % self.kv_heads or self.head_dim > 256:
             raise UnsupportedModel(
-                f"{self.heads} heads over {self.kv_heads} key heads of dimension {self.head_dim} are not supported: "
-                "key heads must divide the heads, and a head holds at most 256"
+                f"{self.heads} heads over {self.kv_heads} key heads of dimension {self.head_dim}: "
+                "key heads must divide the heads, a head holds at most 256; use another model"
             )
 
     @property

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sojourn_runtime.model import native, rope
+from sojourn_runtime.model import native
 from sojourn_runtime.model.batch import flatten
+from sojourn_runtime.model.binding import BoundModel
 from sojourn_runtime.model.config import BLOCK_TOKENS
 from sojourn_runtime.model.errors import InvalidConfiguration
 from sojourn_runtime.model.protocol import INTERRUPTED, Interrupted, Logits, Segment, StopFlag
@@ -21,7 +22,9 @@ ENV_VARIANT = "SOJOURN_KERNEL_VARIANT"
 
 
 class CpuRunner:
-    """Implements `protocol.Runner`. KV blocks: [layers][key, value][kv_heads][tile]; tiles as in `attention.h`."""
+    """Implements `protocol.Runner`. KV blocks: [layers][key, value][kv_heads][tile]; tiles as
+    in `attention.h`.
+    """
 
     kernel_class = KERNEL_CLASS
     block_tokens = BLOCK_TOKENS
@@ -33,12 +36,9 @@ class CpuRunner:
         self.weights_digest = weights.digest
         self.block_bytes = self.config.block_bytes
         self.kv = _pages(num_blocks, self.block_bytes)
-        self._kept = [
-            weights,
-            rope.frequencies(theta=self.config.rope_theta, head_dim=self.config.head_dim),
-        ]
+        self._model = BoundModel(weights)
         self._kernels = native.kernels()
-        self._engine = self._open(weights, threads, variant or os.environ.get(ENV_VARIANT, "auto"))
+        self._engine = self._open(threads, variant or os.environ.get(ENV_VARIANT, "auto"))
 
     def forward(
         self, segments: Sequence[Segment], *, stop: StopFlag | None = None
@@ -79,16 +79,15 @@ class CpuRunner:
             self._kernels.sj_close(self._engine)
             self._engine = None
 
-    def _open(self, weights: Weights, threads: int, variant: str) -> int | None:
+    def _open(self, threads: int, variant: str) -> int | None:
         if variant not in native.VARIANTS:
             raise InvalidConfiguration(
                 f"{ENV_VARIANT}={variant}: unknown; use one of {', '.join(native.VARIANTS)}"
             )
         if threads < 1:
             raise InvalidConfiguration(f"threads={threads}: at least one is needed")
-        model = self._model_struct(weights)
         engine: int | None = self._kernels.sj_open(
-            ctypes.byref(model), threads, native.VARIANTS[variant]
+            ctypes.byref(self._model.struct), threads, native.VARIANTS[variant]
         )
         if engine is None:
             raise InvalidConfiguration(
@@ -96,30 +95,6 @@ class CpuRunner:
                 f"or {threads} threads could not be started; choose another node or device"
             )
         return engine
-
-    def _model_struct(self, weights: Weights) -> native.ModelStruct:
-        config, tensors = self.config, weights.tensors
-        layers = (native.LayerStruct * config.layers)()
-        for number, layer in enumerate(layers):
-            for field, _ in native.LayerStruct._fields_:
-                setattr(layer, field, native.address(tensors.get(f"{number}.{field}")))
-        self._kept.append(layers)
-        return native.ModelStruct(
-            layer_count=config.layers,
-            hidden=config.hidden,
-            heads=config.heads,
-            kv_heads=config.kv_heads,
-            head_dim=config.head_dim,
-            inner=config.inner,
-            vocab=config.vocab_size,
-            epsilon=config.rms_epsilon,
-            score_scale=1 / config.head_dim**0.5,
-            rope_frequencies=native.address(self._kept[1]),
-            embedding=native.address(tensors["embedding"]),
-            head=native.address(tensors.get("head", tensors["embedding"])),
-            final_norm=native.address(tensors["final_norm"]),
-            layers=layers,
-        )
 
 
 def _pages(num_blocks: int, block_bytes: int) -> npt.NDArray[np.uint8]:

@@ -1,4 +1,5 @@
-"""What can be wrong with a model, each with the one-word reason that status and termination message carry.
+"""What can be wrong with a model, each with the one-word reason that status and termination
+message carry.
 
 Every message names the object, what is wrong with it, and what to do.
 """

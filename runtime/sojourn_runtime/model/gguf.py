@@ -1,11 +1,10 @@
 """Reads a Llama-family model from one GGUF file.
 
-The header is parsed here, because the `gguf` library takes seconds for it and does not say whether a file is
-complete; its dequantisation is used as it is.
+The header is parsed here, because the `gguf` library takes seconds for it and does not say
+whether a file is complete; its dequantisation is used as it is.
 """
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,7 +91,7 @@ class GgufSource:
         self.path = path
         self._data: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, mode="r")
         try:
-            self._meta, self._tensors, self._start = _header(memoryview(self._data))
+            self._meta, self._tensors, self._start = _header(self._data.data)
         except (struct.error, ValueError, IndexError) as error:
             raise WeightsTruncated(
                 f"{path}: the GGUF header is incomplete ({error}); fetch the file again"
@@ -117,8 +116,8 @@ class GgufSource:
             values = dequantize(raw, _quantisation(info.kind))
         except NotImplementedError as error:
             raise UnsupportedModel(
-                f"{self.path}: {stored} is quantised as {_quantisation(info.kind).name}, which cannot be read; "
-                "use Q8_0, Q4_K_M, Q4_1, F16 or BF16"
+                f"{self.path}: {stored} is quantised as {_quantisation(info.kind).name}, "
+                "which cannot be read; use Q8_0, Q4_K_M, Q4_1, F16 or BF16"
             ) from error
         values = np.asarray(values, np.float32).reshape(info.shape)
         if name.endswith("q_proj.weight"):
@@ -132,14 +131,14 @@ class GgufSource:
 
         return build(self.path, self._meta)
 
-    def _bytes(self, info: _TensorInfo) -> npt.NDArray[np.uint8]:
+    def _bytes(self, info: _TensorInfo) -> npt.NDArray[Any]:
         size = _tensor_bytes(info)
         raw = self._data[self._start + info.offset : self._start + info.offset + size]
         kind = _quantisation(info.kind)
         if kind.name == "F32":
-            return raw.view(np.float32)  # type: ignore[return-value]
+            return raw.view(np.float32)
         if kind.name == "F16":
-            return raw.view(np.float16)  # type: ignore[return-value]
+            return raw.view(np.float16)
         return raw.reshape(*info.shape[:-1], -1)
 
     def _check_size(self) -> None:
@@ -148,7 +147,8 @@ class GgufSource:
         )
         if self._data.nbytes < needed:
             raise WeightsTruncated(
-                f"{self.path}: {self._data.nbytes} bytes, but its header promises {needed}; fetch the file again"
+                f"{self.path}: {self._data.nbytes} bytes, but its header promises {needed}; "
+                "fetch the file again"
             )
 
 
@@ -179,7 +179,8 @@ def _config(path: Path, meta: dict[str, Any], tensors: dict[str, _TensorInfo]) -
     architecture = meta.get("general.architecture", "")
     if architecture != "llama":
         raise UnsupportedModel(
-            f"{path}: architecture {architecture!r} is not supported; use a model of the Llama family"
+            f"{path}: architecture {architecture!r} is not supported; "
+            "use a model of the Llama family"
         )
     scaling = meta.get("llama.rope.scaling.type", "none")
     if scaling != "none" or "rope_freqs.weight" in tensors:
@@ -190,21 +191,20 @@ def _config(path: Path, meta: dict[str, Any], tensors: dict[str, _TensorInfo]) -
         raise UnsupportedModel(
             f"{path}: mixture-of-experts models are not supported; use a dense model"
         )
-    get: Callable[[str], Any] = lambda key: meta[f"llama.{key}"]  # noqa: E731
     try:
-        heads, hidden = get("attention.head_count"), get("embedding_length")
+        heads, hidden = meta["llama.attention.head_count"], meta["llama.embedding_length"]
         return ModelConfig(
             architecture="llama",
             vocab_size=tensors["token_embd.weight"].shape[0],
-            layers=get("block_count"),
+            layers=meta["llama.block_count"],
             hidden=hidden,
             heads=heads,
             kv_heads=meta.get("llama.attention.head_count_kv", heads),
             head_dim=meta.get("llama.attention.key_length", hidden // heads),
-            inner=get("feed_forward_length"),
-            max_positions=get("context_length"),
+            inner=meta["llama.feed_forward_length"],
+            max_positions=meta["llama.context_length"],
             rope_theta=float(meta.get("llama.rope.freq_base", 10000.0)),
-            rms_epsilon=float(get("attention.layer_norm_rms_epsilon")),
+            rms_epsilon=float(meta["llama.attention.layer_norm_rms_epsilon"]),
             tied_embeddings="output.weight" not in tensors,
             bos_id=meta.get("tokenizer.ggml.bos_token_id"),
             eos_ids=_eos_ids(meta),
@@ -228,7 +228,9 @@ def _stored_name(name: str) -> str:
 
 
 def _split_halves(weight: Floats, heads: int) -> Floats:
-    """GGUF keeps the two numbers that rope rotates together side by side; the kernels want them half a head apart."""
+    """GGUF keeps the two numbers that rope rotates together side by side; the kernels want them
+    half a head apart.
+    """
     outputs, inputs = weight.shape
     pairs = weight.reshape(heads, outputs // heads // 2, 2, inputs)
     return pairs.swapaxes(1, 2).reshape(outputs, inputs)
@@ -250,4 +252,4 @@ def _tensor_bytes(info: _TensorInfo) -> int:
 
     elements, size = GGML_QUANT_SIZES[_quantisation(info.kind)]
     count = int(np.prod(info.shape, dtype=np.int64))
-    return count // elements * size
+    return count // int(elements) * int(size)

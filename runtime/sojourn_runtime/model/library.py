@@ -1,4 +1,6 @@
-"""Finds the compiled kernels: inside the wheel, or, in a checkout, compiled once per version of the sources."""
+"""Finds the compiled kernels: inside the wheel, or, in a checkout, compiled once per version of
+the sources.
+"""
 
 import ctypes
 import importlib.util
@@ -13,7 +15,9 @@ _BUILD_SCRIPT = Path(__file__).parents[2] / "build_kernels.py"
 
 
 def load() -> ctypes.CDLL:
-    """The kernels' library; in a checkout the sources decide, in a wheel there is only the one compiled."""
+    """The kernels' library; in a checkout the sources decide, in a wheel there is only the one
+    compiled.
+    """
     if not _BUILD_SCRIPT.exists():
         return ctypes.CDLL(str(_FOLDER / "libsojourn_kernels.so"))
     script = _build_script()

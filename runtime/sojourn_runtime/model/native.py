@@ -5,7 +5,6 @@ from ctypes import POINTER, Structure, c_float, c_int32, c_uint64, c_void_p
 from functools import cache
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from sojourn_runtime.model.library import load
@@ -15,18 +14,21 @@ DONE, STOPPED, OUT_OF_MEMORY = 0, 1, 2
 Poll = ctypes.CFUNCTYPE(c_int32)
 
 
+LAYER_TENSORS = (
+    "attention_norm",
+    "qkv",
+    "qkv_bias",
+    "q_norm",
+    "k_norm",
+    "attention_out",
+    "mlp_norm",
+    "gate_up",
+    "down",
+)
+
+
 class LayerStruct(Structure):
-    _fields_ = [
-        ("attention_norm", c_void_p),
-        ("qkv", c_void_p),
-        ("qkv_bias", c_void_p),
-        ("q_norm", c_void_p),
-        ("k_norm", c_void_p),
-        ("attention_out", c_void_p),
-        ("mlp_norm", c_void_p),
-        ("gate_up", c_void_p),
-        ("down", c_void_p),
-    ]
+    _fields_ = [(name, c_void_p) for name in LAYER_TENSORS]
 
 
 class ModelStruct(Structure):

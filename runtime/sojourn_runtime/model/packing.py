@@ -1,4 +1,6 @@
-"""Turns matrices into the kernels' layout: bf16, in panels of 32 outputs (see `kernels/linear.h`)."""
+"""Turns matrices into the kernels' layout: bf16, in panels of 32 outputs (see
+`kernels/linear.h`).
+"""
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +31,9 @@ def panels(weight: Floats) -> Bits:
 
 
 def gate_up_panels(gate: Floats, up: Floats) -> Bits:
-    """Panels of 16 rows of gate and the same 16 of up, so that SwiGLU finds both in one register pair."""
+    """Panels of 16 rows of gate and the same 16 of up, so that SwiGLU finds both in one
+    register pair.
+    """
     inner, inputs = gate.shape
     shape = (inner // 16, 16, inputs)
     return _interleave(np.stack([to_bf16(gate).reshape(shape), to_bf16(up).reshape(shape)], axis=1))

@@ -20,9 +20,11 @@ Logits = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Neighbouring tokens of one sequence: `start` is the position of the first, `blocks` the sequence's block table.
+    """Neighbouring tokens of one sequence: `start` is the position of the first, `blocks` the
+    sequence's block table.
 
-    The KV of all positions before `start` must stand in the blocks. `logits`: of no token, the last, or all.
+    The KV of all positions before `start` must stand in the blocks. `logits`: of no token, the
+    last, or all.
     """
 
     tokens: Tokens
@@ -32,7 +34,9 @@ class Segment:
 
 
 class Interrupted(Enum):
-    """The forward pass stopped on request: no logits, and the KV of its tokens counts as unwritten."""
+    """The forward pass stopped on request: no logits, and the KV of its tokens counts as
+    unwritten.
+    """
 
     INTERRUPTED = "interrupted"
 
@@ -41,9 +45,11 @@ INTERRUPTED = Interrupted.INTERRUPTED
 
 
 class StopFlag:
-    """Asks a running forward pass to stop within four layers; set from any thread or signal handler.
+    """Asks a running forward pass to stop within four layers; set from any thread or signal
+    handler.
 
-    `poll`, if given, is called from inside the pass where the flag is read, and stops it by returning True.
+    `poll`, if given, is called from inside the pass where the flag is read, and stops it by
+    returning True.
     """
 
     def __init__(self, poll: Callable[[], bool] | None = None) -> None:
@@ -75,12 +81,16 @@ class Runner(Protocol):
     def block_bytes(self) -> int: ...
     @property
     def kv(self) -> npt.NDArray[np.uint8]:
-        """[num_blocks, block_bytes]; a block may be copied as bytes between runners of one kernel class."""
+        """[num_blocks, block_bytes]; a block may be copied as bytes between runners of one
+        kernel class.
+        """
 
     def forward(
         self, segments: Sequence[Segment], *, stop: StopFlag | None = None
     ) -> Logits | Interrupted:
-        """Write the KV of all tokens and return the wanted rows of logits, in the order of the segments."""
+        """Write the KV of all tokens and return the wanted rows of logits, in the order of the
+        segments.
+        """
 
     def close(self) -> None:
         """Give threads and memory back."""

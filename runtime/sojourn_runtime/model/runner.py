@@ -29,7 +29,9 @@ def open_runner(
     threads: int | None = None,
     digest: str | None = None,
 ) -> Runner:
-    """Map (or first convert) the weights of `model_uri` and open them; raises a `ModelError` that names the remedy."""
+    """Map (or first convert) the weights of `model_uri` and open them; raises a `ModelError`
+    that names the remedy.
+    """
     weights = open_weights(model_uri, cache_dir=cache_dir, digest=digest)
     return make_runner(weights, device=device, num_blocks=num_blocks, threads=threads)
 

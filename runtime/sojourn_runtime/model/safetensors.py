@@ -1,6 +1,8 @@
-"""Reads a Llama-family model from a Hugging Face folder: config.json, tokenizer.json and safetensors files.
+"""Reads a Llama-family model from a Hugging Face folder: config.json, tokenizer.json and
+safetensors files.
 
-The files are mapped, not loaded; their headers are checked against their sizes before anything is converted.
+The files are mapped, not loaded; their headers are checked against their sizes before anything
+is converted.
 """
 
 import json
@@ -17,7 +19,11 @@ from sojourn_runtime.model.errors import ModelNotFound, UnsupportedModel, Weight
 from sojourn_runtime.model.packing import Floats, from_bf16
 from sojourn_runtime.model.source import TokenizerData
 
-_TYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(np.uint16)}
+_TYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(np.uint16),
+}
 _EXTRA_FILES = (
     "config.json",
     "generation_config.json",
@@ -121,7 +127,8 @@ def _config(folder: Path, *, tied: bool) -> ModelConfig:
     architecture = next(iter(raw.get("architectures", ["none"])))
     if architecture != "LlamaForCausalLM":
         raise UnsupportedModel(
-            f"{folder}: architecture {architecture} is not supported; use a model of the Llama family"
+            f"{folder}: architecture {architecture} is not supported; "
+            "use a model of the Llama family"
         )
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))

@@ -1,6 +1,8 @@
-"""Chooses the next token from logits: penalties and bias here, the choice itself in the kernels' library.
+"""Chooses the next token from logits: penalties and bias here, the choice itself in the
+kernels' library.
 
-A choice is a function of (logits, parameters, seed, choice number, position, tokens so far); nothing is remembered.
+A choice is a function of (logits, parameters, seed, choice number, position, tokens so far);
+nothing is remembered.
 """
 
 import ctypes
@@ -45,7 +47,9 @@ class Params(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The token chosen. `logprob` and `top` (id, logprob; likeliest first) are of the model, before any penalty."""
+    """The token chosen. `logprob` and `top` (id, logprob; likeliest first) are of the model,
+    before any penalty.
+    """
 
     token: int
     logprob: float | None = None
@@ -61,7 +65,9 @@ def sample(
     output: Sequence[int] = (),
     allowed: npt.NDArray[np.bool_] | None = None,
 ) -> Choice:
-    """The token at `position`. `allowed` masks the vocabulary (a grammar); at least one must be allowed."""
+    """The token at `position`. `allowed` masks the vocabulary (a grammar); at least one must be
+    allowed.
+    """
     adjusted = _adjust(logits, params, prompt, output, allowed)
     settings = native.SamplingStruct(
         seed=(params.seed or 0) & 0xFFFF_FFFF_FFFF_FFFF,
@@ -87,7 +93,9 @@ def _adjust(
     output: Sequence[int],
     allowed: npt.NDArray[np.bool_] | None,
 ) -> Row:
-    """Repetition counts prompt and output, presence and frequency the output alone, as OpenAI and vLLM have it."""
+    """Repetition counts prompt and output, presence and frequency the output alone, as OpenAI
+    and vLLM have it.
+    """
     changed = np.ascontiguousarray(logits, np.float32)
     if _penalises(params) or params.logit_bias or allowed is not None:
         changed = changed.copy()

@@ -1,7 +1,7 @@
 """What a file of weights offers to the conversion, whatever its format.
 
-Names are those of Hugging Face's Llama (`model.layers.0.self_attn.q_proj.weight`); `gguf` and `safetensors`
-implement this.
+Names are those of Hugging Face's Llama (`model.layers.0.self_attn.q_proj.weight`); `gguf` and
+`safetensors` implement this.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,9 @@ from sojourn_runtime.model.packing import Floats
 
 @dataclass(frozen=True, slots=True)
 class TokenizerData:
-    """`tokenizer_json` in the format of the `tokenizers` library; the template in Jinja, empty if there is none."""
+    """`tokenizer_json` in the format of the `tokenizers` library; the template in Jinja, empty
+    if there is none.
+    """
 
     tokenizer_json: str
     chat_template: str
@@ -32,4 +34,6 @@ class WeightsSource(Protocol):
     def tokenizer(self) -> TokenizerData: ...
 
     def tensor(self, name: str) -> Floats:
-        """Rotary halves split as Hugging Face has them; raises UnsupportedModel for a missing name or format."""
+        """Rotary halves split as Hugging Face has them; raises UnsupportedModel for a missing
+        name or format.
+        """

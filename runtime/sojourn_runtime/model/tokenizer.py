@@ -18,7 +18,9 @@ _BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
 class ChatTemplateError(ValueError):
-    """The model has no chat template, or its template refuses these messages; the text is for the client."""
+    """The model has no chat template, or its template refuses these messages; the text is for
+    the client.
+    """
 
 
 class Tokenizer:
@@ -89,7 +91,9 @@ class Tokenizer:
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
-        environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
+        environment.globals["strftime_now"] = lambda form: (
+            datetime.now().astimezone().strftime(form)
+        )
         return environment.from_string(self._template).render
 
     def _special(self, token_id: int | None) -> str:
@@ -97,9 +101,11 @@ class Tokenizer:
 
 
 class Detokenizer:
-    """Text of a growing token list, piece by piece; a character split over tokens comes with its last one.
+    """Text of a growing token list, piece by piece; a character split over tokens comes with
+    its last one.
 
-    Decoding starts a few tokens back, since a tokenizer may write a token differently at the beginning.
+    Decoding starts a few tokens back, since a tokenizer may write a token differently at the
+    beginning.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -114,7 +120,8 @@ class Detokenizer:
         before = self._tokenizer.decode(self._tokens[self._context : self._done])
         after = self._tokenizer.decode(self._tokens[self._context :])
         if after.endswith(_BROKEN) and len(self._tokens) - self._done < 4:
-            return ""  # UTF-8 has at most four bytes: a longer run is broken text, not an unfinished character
+            # UTF-8 has at most four bytes: a longer run is broken text, no unfinished character.
+            return ""
         self._context, self._done = self._done, len(self._tokens)
         return after[len(before) :]
 

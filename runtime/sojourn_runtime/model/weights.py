@@ -1,7 +1,9 @@
-"""Weights in the kernels' layout: converted once into a file of the cache, then mapped read-only by every process.
+"""Weights in the kernels' layout: converted once into a file of the cache, then mapped
+read-only by every process.
 
-The file also holds the config, the tokenizer and the chat template, so that a warm start reads nothing else. Its name
-is the digest of the source; its first bytes say how long it must be, so that a torn file is made anew.
+The file also holds the config, the tokenizer and the chat template, so that a warm start reads
+nothing else. Its name is the digest of the source; its first bytes say how long it must be, so
+that a torn file is made anew.
 """
 
 import json
@@ -32,7 +34,9 @@ _ALIGN = 4096  # pages: the mapped tensors are then aligned to cache lines too
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Tensors by name, views of one mapped file: `embedding`, `final_norm`, `head`, and `<layer>.<part>`."""
+    """Tensors by name, views of one mapped file: `embedding`, `final_norm`, `head`, and
+    `<layer>.<part>`.
+    """
 
     config: ModelConfig
     digest: str
@@ -46,7 +50,8 @@ def open_weights(uri: str, *, cache_dir: Path, digest: str | None = None) -> Wei
     found = weights_digest(_files_of(path), cache_dir)
     if digest and digest != found:
         raise WeightsDigestMismatch(
-            f"{path}: digest is {found}, but {digest} is demanded; fetch the right file or correct LLMModel.spec.digest"
+            f"{path}: digest is {found}, but {digest} is demanded; "
+            "fetch the right file or correct LLMModel.spec.digest"
         )
     converted = cache_dir / "weights" / f"{found.removeprefix('sha256:')}-{LAYOUT}.weights"
     weights = _map(converted)
@@ -55,7 +60,8 @@ def open_weights(uri: str, *, cache_dir: Path, digest: str | None = None) -> Wei
         weights = _map(converted)
     if weights is None:
         raise ModelNotFound(
-            f"{converted}: vanished after it was written; do not clean the cache while sessions start"
+            f"{converted}: vanished after it was written; "
+            "do not clean the cache while sessions start"
         )
     return weights
 
@@ -110,7 +116,7 @@ def _convert(source: WeightsSource, digest: str) -> Iterator[Chunk]:
                 f"tensor {part.name} has shape {array.shape} where the config says {part.shape}; "
                 "the model's config and weights do not belong together"
             )
-        yield memoryview(array).cast("B")
+        yield array.data.cast("B")
         yield bytes(-array.nbytes % _ALIGN)
 
 
@@ -144,4 +150,5 @@ def _view(data: npt.NDArray[np.uint8], start: int, place: dict[str, Any]) -> Arr
     kind, shape = np.dtype(place["dtype"]), tuple(place["shape"])
     begin = start + place["offset"]
     size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-    return np.asarray(data[begin : begin + size]).view(kind).reshape(shape)
+    tensor: Array = np.asarray(data[begin : begin + size]).view(kind).reshape(shape)
+    return tensor

@@ -5,9 +5,9 @@ It says what a test tells it to say, as fast as the test lets it.
 
 import codecs
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -53,24 +53,35 @@ class Bytes:
         return self.encode("\n".join(lines) + "\nassistant:")
 
 
-def spell(tokens: Sequence[int], *, stop: Sequence[str] = ()) -> Iterator[tuple[str, bool]]:
-    """Text per token and whether a stop string was completed; simple rather than fast."""
-    whole = ""
-    sent = 0
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for token in tokens:
-        whole += decoder.decode(bytes([token])) if token != EOS else ""
-        cuts = [whole.find(word) for word in stop if word in whole]
+class Speller:
+    """Text per token of one request; its stop strings are looked for in the simplest way."""
+
+    def __init__(self, stop: Sequence[str] = ()) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._stop = stop
+        self._held = ""
+
+    def push(self, token: int) -> tuple[str, bool]:
+        """The text that this token makes certain, and whether it completed a stop string."""
+        if token != EOS:
+            self._held += self._decoder.decode(bytes([token]))
+        cuts = [self._held.find(word) for word in self._stop if word in self._held]
         if cuts:
-            yield whole[sent : min(cuts)], True
-            return
-        held = max(
-            (n for word in stop for n in range(1, len(word)) if whole.endswith(word[:n])),
+            return self._held[: min(cuts)], True
+        hold = max(
+            (
+                n
+                for word in self._stop
+                for n in range(1, len(word))
+                if self._held.endswith(word[:n])
+            ),
             default=0,
         )
-        upto = max(sent, len(whole) - held)
-        yield whole[sent:upto], False
-        sent = upto
+        if token == EOS:
+            hold = 0
+        sure = len(self._held) - hold
+        text, self._held = self._held[:sure], self._held[sure:]
+        return text, False
 
 
 @dataclass
@@ -96,6 +107,7 @@ class Talker:
         self.cached = 0
         self._saved = saved or Saved()
         self._streams: dict[str, Stream] = {}
+        self._spellers: dict[str, Speller] = {}
         self._allowed: int | None = None
         self._wake = threading.Condition()
         self._end = False
@@ -136,10 +148,12 @@ class Talker:
 
     @property
     def running(self) -> list[str]:
+        """Requests that go on."""
         return [name for name, stream in self._streams.items() if not stream.done]
 
     @property
     def kept(self) -> list[str]:
+        """Requests not yet released."""
         return list(self._streams)
 
     def made(self, request_id: str) -> int:
@@ -187,7 +201,8 @@ class Talker:
 
     def texts(self, tokens: Sequence[int], *, finish: Finish) -> Sequence[str]:
         del finish
-        return [text for text, _ in spell(tokens)]
+        speller = Speller()
+        return [speller.push(token)[0] for token in tokens]
 
     # -- the thread --
 
@@ -204,9 +219,8 @@ class Talker:
                     break
                 if self._allowed is not None:
                     self._allowed -= 1
-                made = [event.token for event in stream.events]
                 script = [*self.reply(stream.request).encode(), EOS]
-                self._append(stream, script[len(made) % len(script)])
+                self._append(stream, script[len(stream.events) % len(script)])
 
     def _able(self) -> list[Stream]:
         if self._allowed == 0:
@@ -215,26 +229,20 @@ class Talker:
 
     def _append(self, stream: Stream, token: int) -> None:
         params = stream.request.params
+        position = len(stream.events)
         stream.started = True
         stream.cached_tokens = self.cached
-        tokens = [*(event.token for event in stream.events), token]
-        text, stopped = list(spell(tokens, stop=params.stop))[-1]
+        speller = self._spellers.setdefault(stream.request.id, Speller(params.stop))
+        text, stopped = speller.push(token)
         finish = Finish.NONE
         if stopped or (token == EOS and not params.ignore_eos):
             finish = Finish.STOP
-        elif len(tokens) >= params.max_tokens:
+        elif position + 1 >= params.max_tokens:
             finish = Finish.LENGTH
-        event = TokenEvent(position=len(tokens) - 1, token=token, text=text, finish=finish)
+        event = TokenEvent(position=position, token=token, text=text, finish=finish)
         if params.logprobs is not None:
             top = tuple((token, -0.5) for token in range(65, 65 + params.logprobs))
-            event = TokenEvent(
-                position=event.position,
-                token=token,
-                text=text,
-                finish=finish,
-                logprob=-0.25,
-                top=top,
-            )
+            event = replace(event, logprob=-0.25, top=top)
         stream.put(event)
 
 

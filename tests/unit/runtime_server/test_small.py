@@ -1,0 +1,159 @@
+"""Keys, percentiles, pages and sampling parameters: the small pure parts of the server."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.conversations import ConversationItemList
+from pydantic import TypeAdapter
+from sojourn_runtime.context.conversation import FunctionCall, FunctionOutput, Item, Message, Role
+from sojourn_runtime.engine.request import Finish
+from sojourn_runtime.server.auth import Guard
+from sojourn_runtime.server.bodies import page
+from sojourn_runtime.server.errors import ApiError
+from sojourn_runtime.server.fields import Fields
+from sojourn_runtime.server.metrics import Metrics, Stopwatch, Window
+from sojourn_runtime.server.params import fit, read_sampling
+from sojourn_runtime.stream import TokenEvent
+
+
+@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Bearer k2", "Basic k", "k"])
+def test_a_wrong_key_is_401(header: str | None) -> None:
+    with pytest.raises(ApiError) as caught:
+        Guard("k").check(path="/v1/models", authorization=header)
+    assert (caught.value.status, caught.value.code) == (401, "invalid_api_key")
+
+
+@pytest.mark.parametrize(
+    ("key", "path", "header"),
+    [
+        ("k", "/v1/models", "Bearer k"),
+        ("k", "/v1/models", "bearer  k "),
+        ("ü", "/v1/models", "Bearer ü"),
+        ("k", "/healthz", None),
+        ("", "/v1/models", None),
+    ],
+)
+def test_the_key_opens_and_probes_need_none(key: str, path: str, header: str | None) -> None:
+    Guard(key).check(path=path, authorization=header)
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=50))
+def test_the_percentile_is_a_sample_that_95_percent_do_not_exceed(samples: list[float]) -> None:
+    window = Window()
+    for sample in samples:
+        window.add(sample)
+    found = window.percentile(0.95)
+    assert found in samples
+    assert sum(sample <= found for sample in samples) >= 0.95 * len(samples)
+
+
+def test_a_window_forgets_and_an_empty_one_knows_nothing() -> None:
+    window = Window(2)
+    assert window.percentile(0.95) is None
+    for sample in (9.0, 1.0, 2.0):
+        window.add(sample)
+    assert window.percentile(0.95) == 2.0
+
+
+def test_a_stopwatch_times_first_token_and_gaps() -> None:
+    now = [0.0]
+    metrics = Metrics(dict)
+    watch = Stopwatch(metrics, clock=lambda: now[0])
+    for at, position in ((0.5, 0), (0.75, 1), (1.75, 2)):
+        now[0] = at
+        watch.tokens([TokenEvent(position=position, token=1, text="")])
+    assert metrics.latency() == {"ttftP95Ms": 500.0, "itlP95Ms": 1000.0, "window": 2}
+
+
+def test_a_stopwatch_does_not_time_what_was_there_before() -> None:
+    metrics = Metrics(dict)
+    watch = Stopwatch(metrics, seen=2, clock=lambda: 1.0)
+    last = TokenEvent(position=2, token=1, text="", finish=Finish.STOP)
+    watch.tokens([TokenEvent(position=0, token=1, text=""), last])
+    assert metrics.latency()["window"] == 0
+    assert b"sojourn_generated_tokens_total 1.0" in metrics.render()
+    assert b'sojourn_requests_finished_total{reason="stop"} 1.0' in metrics.render()
+
+
+def test_the_sessions_numbers_are_shown_under_its_names() -> None:
+    shown = Metrics(lambda: {"kv_blocks_used": 3, "pauses_total": 2}).render()
+    assert b"# TYPE sojourn_kv_blocks_used gauge\nsojourn_kv_blocks_used 3.0" in shown
+    assert b"# TYPE sojourn_pauses_total counter\nsojourn_pauses_total 2.0" in shown
+
+
+ITEMS: list[Item] = [
+    Message(id="a", role=Role.USER, texts=("1",)),
+    Message(id="b", role=Role.ASSISTANT, texts=("2",), complete=False),
+    FunctionCall(id="c", call_id="x", name="f", arguments="{}"),
+    FunctionOutput(id="d", call_id="x", output="3"),
+]
+
+
+def ids(body: Any) -> list[str]:
+    return [item["id"] for item in body["data"]]
+
+
+def test_pages_join_to_the_whole_in_both_orders() -> None:
+    for newest_first, expected in ((False, ["a", "b", "c", "d"]), (True, ["d", "c", "b", "a"])):
+        first: Any = page(ITEMS, after=None, limit=3, newest_first=newest_first)
+        after = first["last_id"]
+        second: Any = page(ITEMS, after=after, limit=3, newest_first=newest_first)
+        assert ids(first) + ids(second) == expected
+        assert (first["has_more"], second["has_more"]) == (True, False)
+
+
+def test_a_page_is_of_openais_type() -> None:
+    body = page(ITEMS, after=None, limit=20, newest_first=False)
+    parsed = TypeAdapter(ConversationItemList).validate_python(body, strict=True)
+    assert [item.type for item in parsed.data] == [
+        "message",
+        "message",
+        "function_call",
+        "function_call_output",
+    ]
+
+
+def test_an_unknown_place_has_no_page() -> None:
+    assert page(ITEMS, after="zz", limit=3, newest_first=False) is None
+
+
+def test_sampling_is_read_with_openais_defaults() -> None:
+    params = read_sampling(Fields({}), max_tokens=5, vocabulary=100)
+    assert (params.temperature, params.top_p, params.top_k, params.seed) == (1.0, 1.0, 0, None)
+
+
+def test_sampling_is_read() -> None:
+    fields = Fields(
+        {
+            "temperature": 0,
+            "top_k": -1,
+            "min_p": 0.1,
+            "seed": -1,
+            "stop": "x",
+            "logit_bias": {"7": -100, "3": 1.5},
+            "ignore_eos": True,
+            "stop_token_ids": [4],
+        }
+    )
+    params = read_sampling(fields, max_tokens=5, vocabulary=100, logprobs=2)
+    assert (params.temperature, params.top_k, params.min_p, params.stop) == (0, 0, 0.1, ("x",))
+    assert params.seed is not None
+    assert 0 <= params.seed < 2**63
+    assert params.logit_bias == ((3, 1.5), (7, -100.0))
+    assert (params.ignore_eos, params.stop_tokens, params.logprobs) == (True, (4,), 2)
+
+
+def room(prompt: int, wanted: int | None, *, clip: bool = False) -> int:
+    return fit(prompt=prompt, wanted=wanted, limit=10, param="p", bound="b", clip=clip)
+
+
+def test_what_is_asked_for_must_fit() -> None:
+    assert room(4, 6) == 6
+    assert room(4, None) == 6
+    assert room(4, 99, clip=True) == 6
+    for prompt, wanted, param in ((10, None, "p"), (4, 7, "b")):
+        with pytest.raises(ApiError) as caught:
+            room(prompt, wanted)
+        assert (caught.value.code, caught.value.param) == ("context_length_exceeded", param)

@@ -61,6 +61,12 @@ Held = Mapping[tuple[Holder, int], frozenset[str]]
 """The kubelet's list: which devices of which GPU (ordinal) a container has."""
 
 
+def _rename(grant: Grant, holder: Holder) -> Grant:
+    """A holder's first name keeps the tier (of before a restart); another holder starts anew."""
+    tier = grant.tier if grant.holder is None else UNKNOWN
+    return replace(grant, holder=holder, tier=tier)
+
+
 @dataclass(slots=True)
 class Ledger:
     """All grants of the node. Not safe for threads: the caller holds a lock."""
@@ -77,31 +83,46 @@ class Ledger:
         self.grants.append(grant)
         return grant, over
 
-    def reconcile(self, held: Held, *, now_ns: int) -> Changes:
+    def restore(self, grants: Iterable[Grant]) -> None:
+        """Take back grants of before a restart; they are over unless the kubelet names them."""
+        self.grants.extend(grants)
+
+    def reconcile(self, held: Held, *, listed_ns: int) -> Changes:
         """Take over the kubelet's list: name grants, drop those that are over, adopt unknown ones.
 
-        A holder whose devices match no grant exactly displaces whatever overlaps with it.
+        `listed_ns` is when the list was asked for: it knows nothing of grants made after that, and
+        what it says of their devices is out of date.
         """
-        over, named, adopted, kept = [], [], [], []
-        open_ = {(ordinal, devices): holder for (holder, ordinal), devices in held.items()}
+        newer = [grant for grant in self.grants if grant.made_ns >= listed_ns]
+        listed = {
+            (ordinal, devices): holder
+            for (holder, ordinal), devices in held.items()
+            if not any(grant.ordinal == ordinal and grant.devices & devices for grant in newer)
+        }
+        kept = list(newer)
+        over: list[Grant] = []
+        named: list[Grant] = []
         for grant in self.grants:
-            holder = open_.pop((grant.ordinal, grant.devices), None)
-            if holder is not None and holder != grant.holder:
-                # Another pod under the same devices got them by an Allocate that we did not see.
-                grant = replace(grant, holder=holder, tier=UNKNOWN)  # noqa: PLW2901
-                named.append(grant)
-            settled = grant.holder is not None or now_ns - grant.made_ns > SETTLE_NS
-            if holder is None and settled:
-                over.append(grant)
-            else:
+            if grant in newer:
+                continue
+            holder = listed.pop((grant.ordinal, grant.devices), None)
+            if holder is None:
+                settled = grant.holder is not None or listed_ns - grant.made_ns > SETTLE_NS
+                (over if settled else kept).append(grant)
+            elif holder == grant.holder:
                 kept.append(grant)
-        for (ordinal, devices), holder in sorted(open_.items(), key=lambda item: item[1]):
-            clash = [g for g in kept if g.ordinal == ordinal and g.devices & devices]
+            else:
+                named.append(_rename(grant, holder))
+                kept.append(named[-1])
+        adopted = [
+            Grant(ordinal=ordinal, devices=devices, slot="", made_ns=listed_ns, holder=holder)
+            for (ordinal, devices), holder in sorted(listed.items(), key=lambda item: item[1])
+        ]
+        for new in adopted:
+            clash = [g for g in kept if g.ordinal == new.ordinal and g.devices & new.devices]
             over.extend(clash)
-            kept = [g for g in kept if g not in clash]
-            grant = Grant(ordinal=ordinal, devices=devices, slot="", made_ns=now_ns, holder=holder)
-            adopted.append(grant)
-            kept.append(grant)
+            kept = [grant for grant in kept if grant not in clash]
+            kept.append(new)
         self.grants = kept
         return Changes(over=tuple(over), named=tuple(named), adopted=tuple(adopted))
 

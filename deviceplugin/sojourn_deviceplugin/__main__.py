@@ -1,0 +1,7 @@
+"""`python -m sojourn_deviceplugin`."""
+
+import sys
+
+from sojourn_deviceplugin.cli import main
+
+sys.exit(main())

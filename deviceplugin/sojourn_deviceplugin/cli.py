@@ -1,0 +1,78 @@
+"""Command line: `sojourn-deviceplugin run --config FILE --node-name NAME`, or with `--check`."""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from sojourn_deviceplugin import check, logs, web
+from sojourn_deviceplugin.config import Config, ConfigError, load
+from sojourn_deviceplugin.core import BOOT_ID
+from sojourn_deviceplugin.kube import Access, ApiError, in_cluster
+from sojourn_deviceplugin.nvml import Nvml
+from sojourn_deviceplugin.plugin import Plugin
+from sojourn_deviceplugin.registry import Registry, RegistryError
+
+log = logging.getLogger(__name__)
+
+
+def _arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="sojourn-deviceplugin", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="serve the kubelet until stopped")
+    run.add_argument("--config", type=Path, help="YAML file of settings; all have defaults")
+    run.add_argument("--node-name", default=os.environ.get("NODE_NAME", ""))
+    run.add_argument("--check", action="store_true", help="print what would be offered, and end")
+    run.add_argument("--log-level", default="info")
+    run.add_argument("--api-server", help="URL of an API server without authentication (tests)")
+    return parser.parse_args(arguments)
+
+
+def _access(options: argparse.Namespace, config: Config) -> Access | None:
+    if not config.publish:
+        return None
+    return Access(url=options.api_server) if options.api_server else in_cluster()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run; the exit status is 2 for wrong settings."""
+    options = _arguments(arguments)
+    logs.configure(options.log_level)
+    try:
+        config = load(options.config) if options.config else Config()
+        if options.check:
+            return _check(config)
+        return _run(config, options)
+    except (ConfigError, ApiError, RegistryError) as error:
+        log.error("cannot start", extra={"error": str(error)})  # noqa: TRY400 - the text says it
+        return 2
+
+
+def _check(config: Config) -> int:
+    known = Registry(config.state_dir).load()
+    facts = Nvml().read(known)
+    for line in check.report(facts, known, config, boot=BOOT_ID.read_text().strip()):
+        sys.stdout.write(line + "\n")
+    return 0
+
+
+def _run(config: Config, options: argparse.Namespace) -> int:
+    access = _access(options, config)
+    if access is not None and not options.node_name:
+        raise ConfigError("--node-name: is needed to write the GPUNode (or set NODE_NAME)")
+    plugin = Plugin(config, node_name=options.node_name, access=access)
+    server = web.serve(
+        config.metrics_port,
+        plugin.metrics.registry,
+        alive=plugin.registrar.is_alive,
+        ready=lambda: plugin.ready,
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: plugin.end())
+    plugin.start()
+    log.info("started", extra={"node": options.node_name, "port": server.server_port})
+    plugin.run()
+    plugin.stop()
+    return 0

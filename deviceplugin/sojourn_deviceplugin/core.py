@@ -1,0 +1,266 @@
+"""The node in memory: what every thread of the plugin shares, behind one lock.
+
+Allocate and ListAndWatch read and write here and nowhere else: no NVML, no API server, no kubelet
+is called with the lock held. Decisions are in the pure modules; this one applies them.
+"""
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from sojourn_api import arbiter
+
+from sojourn_deviceplugin import health, registry, slices
+from sojourn_deviceplugin._proto import deviceplugin_v1beta1_pb2 as pb
+from sojourn_deviceplugin.config import Config, DeviceNodes
+from sojourn_deviceplugin.facts import GpuFacts, NodeFacts, Xid
+from sojourn_deviceplugin.ledger import Changes, Grant, Held, Ledger
+from sojourn_deviceplugin.offers import Offer, answer, refusal
+from sojourn_deviceplugin.pods import SessionPod, tier_of
+from sojourn_deviceplugin.slots import Slots
+
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+SHARED_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+
+
+class AllocationError(Exception):
+    """The kubelet asks for what cannot be given; the text becomes the pod's message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A GPU whose verdict changed, and how."""
+
+    ordinal: int
+    uuid: str
+    before: health.Verdict
+    after: health.Verdict
+
+
+class Node:
+    """All GPUs of this node."""
+
+    def __init__(self, config: Config, *, boot: str | None = None) -> None:
+        self.config = config
+        self._boot = boot or BOOT_ID.read_text().strip()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._registry = registry.Registry(config.state_dir)
+        self._known = self._registry.load()
+        self._slots: dict[int, Slots] = {}
+        self._ledger = Ledger()
+        self._facts = NodeFacts(error="NVML has not been asked yet")
+        self._offers: dict[int, Offer] = {}
+        self._messages: dict[int, tuple[int, pb.ListAndWatchResponse]] = {}
+        self._claimed: frozenset[str] = frozenset()
+        for gpu in self._known.values():
+            self._open(gpu)
+        with self._lock:
+            waiting = health.Verdict(healthy=False, reason="Starting", message=self._facts.error)
+            for gpu in self._known.values():
+                self._offer(Offer(gpu=gpu, verdict=waiting))
+
+    def _open(self, gpu: registry.Known) -> None:
+        config = self.config
+        limits = arbiter.Limits(
+            stale_ns=config.stale_milliseconds * 1_000_000,
+            hold_ns=config.hold_seconds * 1_000_000_000,
+        )
+        slots = Slots(config.arbiter_dir / gpu.uuid, limits)
+        self._slots[gpu.ordinal] = slots
+        self._ledger.restore(slots.restore(gpu.ordinal))
+
+    # ------------------------------------------------------------ for the gRPC threads
+
+    def ordinals(self) -> tuple[int, ...]:
+        """GPUs that have a resource, healthy or not."""
+        with self._lock:
+            return tuple(self._offers)
+
+    def offer(self, ordinal: int) -> Offer:
+        """One GPU as it is offered now."""
+        with self._lock:
+            return self._offers[ordinal]
+
+    def message(
+        self, ordinal: int, *, after: int, timeout: float
+    ) -> tuple[int, pb.ListAndWatchResponse]:
+        """The list and its version, at once if it is another than `after`, else when it changes."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._messages[ordinal][0] != after, timeout)
+            return self._messages[ordinal]
+
+    def wake(self) -> None:
+        """Let waiting streams look whether they are still wanted."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def allocate(self, ordinal: int, devices: Sequence[str]) -> pb.ContainerAllocateResponse:
+        """Give devices to a container; the kubelet has chosen them."""
+        wanted = frozenset(devices)
+        with self._lock:
+            offer = self._offers[ordinal]
+            if not wanted or not wanted <= frozenset(offer.gpu.ids):
+                strange = sorted(wanted - frozenset(offer.gpu.ids))[:3]
+                raise AllocationError(f"{offer.resource}: no such slices: {', '.join(strange)}")
+            if not offer.verdict.healthy:
+                verdict = offer.verdict
+                raise AllocationError(f"{offer.resource}: {verdict.reason}: {verdict.message}")
+            slot = self._slots[ordinal].take(wanted)
+            grant, over = self._ledger.allocate(
+                ordinal=ordinal, devices=wanted, slot=slot, now_ns=time.monotonic_ns()
+            )
+        self._drop(over)
+        return answer(offer, grant, self.config)
+
+    # ------------------------------------------------------------ for the main loop
+
+    def refresh(self, facts: NodeFacts, xids: Iterable[Xid] = ()) -> list[Turn]:
+        """Judge new facts and events; returns the GPUs whose verdict changed."""
+        events: dict[str, list[int]] = {}
+        for xid in xids:
+            events.setdefault(xid.uuid, []).append(xid.number)
+        with self._changed:
+            self._facts = facts
+            self._enroll(facts)
+            now = health.Situation(node=facts, boot=self._boot, probes=self.config.recovery_probes)
+            turns = [
+                turn
+                for gpu in tuple(self._known.values())
+                if (turn := self._judge(gpu, events.get(gpu.uuid, ()), now)) is not None
+            ]
+            self._changed.notify_all()
+        for slots in self._slots.values():
+            slots.refill()
+        return turns
+
+    def _enroll(self, facts: NodeFacts) -> None:
+        found = registry.enroll(self._known, facts.gpus, self.config)
+        for gpu in found.values():
+            if gpu.uuid not in self._known:
+                self._open(gpu)
+        self._keep(found)
+
+    def _keep(self, known: dict[str, registry.Known]) -> None:
+        """Remember; what only counts probes is not worth a write."""
+        lasting = {u: replace(k, health=replace(k.health, good=0)) for u, k in known.items()}
+        before = {u: replace(k, health=replace(k.health, good=0)) for u, k in self._known.items()}
+        if lasting != before:
+            self._registry.save(known)
+        self._known = known
+
+    def _judge(
+        self, gpu: registry.Known, xids: Iterable[int], now: health.Situation
+    ) -> Turn | None:
+        facts = self._facts.gpu(gpu.uuid)
+        state, verdict = health.judge(health.condemn(gpu.health, xids, now), facts, now)
+        gpu = replace(gpu, health=state)
+        if facts is not None and not facts.error and not any(self._ledger.of(gpu.ordinal)):
+            gpu = registry.replan(gpu, facts, self.config)
+        self._keep(self._known | {gpu.uuid: gpu})
+        if gpu.uuid in self._claimed:
+            text = "another device plugin offers this GPU; take it out of one of the two"
+            verdict = health.Verdict(healthy=False, reason="OfferedTwice", message=text)
+        verdict = refusal(gpu) or verdict
+        before = self._offers.get(gpu.ordinal)
+        self._offer(self._made(gpu, facts, verdict, before))
+        if before is not None and before.verdict == verdict:
+            return None
+        unknown = health.Verdict(healthy=False)
+        was = before.verdict if before else unknown
+        return Turn(ordinal=gpu.ordinal, uuid=gpu.uuid, before=was, after=verdict)
+
+    def _made(
+        self,
+        gpu: registry.Known,
+        facts: GpuFacts | None,
+        verdict: health.Verdict,
+        before: Offer | None,
+    ) -> Offer:
+        if facts is None or facts.error:
+            return replace(before, gpu=gpu, verdict=verdict) if before else Offer(gpu, verdict)
+        granted = sum(grant.slices for grant in self._ledger.of(gpu.ordinal)) * gpu.slice_bytes
+        foreign = slices.foreign(
+            used=facts.used_bytes, granted=granted, slice_bytes=gpu.slice_bytes
+        )
+        peers = (self._known[uuid].ordinal for uuid in facts.links if uuid in self._known)
+        return Offer(
+            gpu=gpu,
+            verdict=verdict,
+            numa=facts.numa,
+            out=slices.out_of_service(
+                gpu.ids,
+                held=self._ledger.held(gpu.ordinal),
+                kept=before.out if before else (),
+                wanted=foreign.slices,
+            ),
+            foreign_bytes=foreign.bytes,
+            links=tuple(sorted(peers)),
+            mig=facts.mig,
+            nodes=self._nodes(facts),
+        )
+
+    def _nodes(self, facts: GpuFacts) -> tuple[str, ...]:
+        if self.config.device_nodes is DeviceNodes.NONE:
+            return ()
+        wanted = (f"/dev/nvidia{facts.minor}", *SHARED_NODES)
+        return tuple(node for node in wanted if Path(node).exists())
+
+    def _offer(self, offer: Offer) -> None:
+        """Publish; the kubelet hears of it only if its list changes."""
+        self._offers[offer.gpu.ordinal] = offer
+        version, message = self._messages.get(offer.gpu.ordinal, (0, None))
+        new = offer.message()
+        if new != message:
+            self._messages[offer.gpu.ordinal] = (version + 1, new)
+
+    def reconcile(self, held: Held, *, listed_ns: int) -> Changes:
+        """Take over the kubelet's list of who holds what."""
+        with self._lock:
+            changes = self._ledger.reconcile(held, listed_ns=listed_ns)
+        self._drop(changes.over)
+        return changes
+
+    def _drop(self, grants: Iterable[Grant]) -> None:
+        for grant in grants:
+            if grant.slot:
+                self._slots[grant.ordinal].drop(grant.slot)
+
+    def promote(self, pods: Mapping[tuple[str, str], SessionPod]) -> list[Grant]:
+        """Give grants the tiers of their pods (by namespace and name); returns what changed."""
+        changed = []
+        with self._lock:
+            for grant in tuple(self._ledger.grants):
+                if grant.holder is None or not grant.slot:
+                    continue
+                pod = pods.get((grant.holder.namespace, grant.holder.pod))
+                size = self._offers[grant.ordinal].gpu.slice_bytes
+                tier = tier_of(grant, pod, slice_bytes=size)
+                if tier != grant.tier:
+                    self._slots[grant.ordinal].promote(grant.slot, tier)
+                    changed.append(self._ledger.promote(grant, tier))
+        return changed
+
+    def claimed(self, uuids: Iterable[str]) -> None:
+        """GPUs that another plugin offers to the kubelet, as of the next judgement."""
+        self._claimed = frozenset(uuids)
+
+    # ------------------------------------------------------------ for reports
+
+    def uuids(self) -> tuple[str, ...]:
+        """All known GPUs, there or not."""
+        with self._lock:
+            return tuple(self._known)
+
+    def snapshot(self) -> tuple[NodeFacts, tuple[Offer, ...], tuple[Grant, ...]]:
+        """Everything at one moment."""
+        with self._lock:
+            offers = tuple(self._offers[o] for o in sorted(self._offers))
+            return self._facts, offers, tuple(self._ledger.grants)
+
+    def page(self, grant: Grant) -> arbiter.PageState | None:
+        """The arbiter page of a grant, None if it has none or its pod spoilt it."""
+        return self._slots[grant.ordinal].page(grant.slot) if grant.slot else None

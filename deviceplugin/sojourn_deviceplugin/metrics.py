@@ -1,0 +1,186 @@
+"""Prometheus metrics of the plugin: counters that threads bump, and gauges read at the scrape.
+
+Names carry units; what is unknown has no sample, never a zero.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from sojourn_deviceplugin import fragmentation
+from sojourn_deviceplugin.facts import NodeFacts
+from sojourn_deviceplugin.ledger import Grant
+from sojourn_deviceplugin.offers import Offer
+
+Snapshot = tuple[NodeFacts, tuple[Offer, ...], tuple[Grant, ...]]
+
+BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1, 5)
+
+
+class Metrics:
+    """What threads count. One per process, or one per test."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._allocations = Counter(
+            "sojourn_deviceplugin_allocations",
+            "Allocate calls by outcome.",
+            ["gpu", "outcome"],
+            registry=self.registry,
+        )
+        self._latency = Histogram(
+            "sojourn_deviceplugin_allocate_seconds",
+            "Time inside Allocate, without the transport.",
+            registry=self.registry,
+            buckets=BUCKETS,
+        )
+        self._registrations = Counter(
+            "sojourn_deviceplugin_registrations",
+            "Registrations with the kubelet.",
+            ["gpu"],
+            registry=self.registry,
+        )
+        self._turns = Counter(
+            "sojourn_deviceplugin_health_changes",
+            "Changes of a GPU's health, by the new reason.",
+            ["gpu", "reason"],
+            registry=self.registry,
+        )
+        self._xids = Counter(
+            "sojourn_deviceplugin_xids", "XID events.", ["uuid", "xid"], registry=self.registry
+        )
+        self._errors = Counter(
+            "sojourn_deviceplugin_errors",
+            "Failed calls to the kubelet or the API server.",
+            ["to"],
+            registry=self.registry,
+        )
+
+    def allocated(self, ordinal: int, outcome: str, seconds: float) -> None:
+        self._allocations.labels(str(ordinal), outcome).inc()
+        self._latency.observe(seconds)
+
+    def registered(self, ordinal: int) -> None:
+        self._registrations.labels(str(ordinal)).inc()
+
+    def turned(self, ordinal: int, reason: str) -> None:
+        self._turns.labels(str(ordinal), reason or "Healthy").inc()
+
+    def xid(self, uuid: str, number: int) -> None:
+        self._xids.labels(uuid, str(number)).inc()
+
+    def failed(self, to: str) -> None:
+        self._errors.labels(to).inc()
+
+    def watch(self, collector: Collector) -> None:
+        """Add gauges that are read when somebody looks."""
+        self.registry.register(collector)
+
+
+class NodeGauges(Collector):
+    """The node's GPUs, slices and fragments at the moment of the scrape."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # spares prometheus_client a collection at registration
+
+    def collect(self) -> Iterator[Metric]:
+        facts, offers, grants = self._snapshot()
+        yield from _gpus(facts, offers, grants)
+        yield from _fragments(facts, offers, grants)
+
+
+def held_slices(grants: Iterable[Grant], ordinal: int) -> int:
+    """Slices of a GPU in somebody's hands."""
+    return sum(grant.slices for grant in grants if grant.ordinal == ordinal)
+
+
+def free_slices(offer: Offer, grants: Iterable[Grant]) -> int:
+    """Slices that a new session could get."""
+    return max(0, offer.in_service - held_slices(grants, offer.gpu.ordinal))
+
+
+def sizes_in_use(grants: Iterable[Grant]) -> dict[int, int]:
+    """How many grants there are of each size."""
+    sizes: dict[int, int] = {}
+    for grant in grants:
+        sizes[grant.slices] = sizes.get(grant.slices, 0) + 1
+    return sizes
+
+
+def _gpus(
+    facts: NodeFacts, offers: tuple[Offer, ...], grants: tuple[Grant, ...]
+) -> Iterator[Metric]:
+    def gauge(name: str, text: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"sojourn_gpu_{name}", text, labels=["gpu", "uuid"])
+
+    total = gauge("slices", "Slices of the GPU, in service or not.")
+    service = gauge("slices_in_service", "Slices that the kubelet may count on.")
+    free = gauge("slices_free", "Slices in service that nobody holds.")
+    healthy = gauge("healthy", "1 if the GPU can be trusted.")
+    foreign = gauge("foreign_bytes", "Memory in use above all grants together (a lower bound).")
+    used = gauge("memory_used_bytes", "Memory in use, by NVML.")
+    busy = gauge("busy_percent", "Time with a kernel running, by NVML (not how full the GPU was).")
+    band = gauge("memory_busy_percent", "Time with memory in use, by NVML.")
+    for offer in offers:
+        key = (str(offer.gpu.ordinal), offer.gpu.uuid)
+        total.add_metric(key, offer.gpu.slices)
+        service.add_metric(key, offer.in_service)
+        free.add_metric(key, free_slices(offer, grants))
+        healthy.add_metric(key, int(offer.verdict.healthy))
+        gpu = facts.gpu(offer.gpu.uuid)
+        if gpu is None or gpu.error:
+            continue
+        foreign.add_metric(key, offer.foreign_bytes)
+        used.add_metric(key, gpu.used_bytes)
+        if gpu.busy_percent is not None:
+            busy.add_metric(key, gpu.busy_percent)
+        if gpu.bandwidth_percent is not None:
+            band.add_metric(key, gpu.bandwidth_percent)
+    yield from (total, service, free, healthy, foreign, used, busy, band)
+
+
+def _fragments(
+    facts: NodeFacts, offers: tuple[Offer, ...], grants: tuple[Grant, ...]
+) -> Iterator[Metric]:
+    free = [free_slices(offer, grants) for offer in offers]
+    sizes = sizes_in_use(grants)
+    yield GaugeMetricFamily(
+        "sojourn_node_scatter_ratio",
+        "Free slices outside the emptiest GPU, of all free slices.",
+        value=fragmentation.scatter_percent(free) / 100,
+    )
+    stranded = GaugeMetricFamily(
+        "sojourn_node_stranded_slices",
+        "Free slices on GPUs that cannot take a session of this size (sizes in use here).",
+        labels=["size"],
+    )
+    for size in sorted(sizes):
+        stranded.add_metric((str(size),), fragmentation.stranded(free, size=size))
+    yield stranded
+    expected = fragmentation.expected_fragment(free, sizes)
+    if expected is not None:
+        text = "Free slices that the next session is expected not to be able to use."
+        yield GaugeMetricFamily("sojourn_node_expected_fragment_slices", text, value=expected)
+    labels = ["uuid", "profile"]
+    remaining = GaugeMetricFamily(
+        "sojourn_mig_remaining", "MIG instances of a profile that still fit.", labels=labels
+    )
+    ideal = GaugeMetricFamily(
+        "sojourn_mig_ideal", "MIG instances of a profile that fit an empty GPU.", labels=labels
+    )
+    for gpu in facts.gpus:
+        for profile in gpu.profiles:
+            remaining.add_metric((gpu.uuid, profile.name), profile.remaining)
+            ideal.add_metric((gpu.uuid, profile.name), profile.ideal)
+    yield from (remaining, ideal)
+
+
+def since(start: float) -> float:
+    """Seconds since a `perf_counter` reading."""
+    return time.perf_counter() - start

@@ -1,0 +1,155 @@
+"""The running plugin: its threads, and the loop that brings facts, kubelet and pods together.
+
+Once a second, or at once after an allocation. Each outside party may be away or slow without
+holding up the others.
+"""
+
+import logging
+import threading
+import time
+from typing import Final
+
+from sojourn_deviceplugin.config import Config
+from sojourn_deviceplugin.core import Node, Turn
+from sojourn_deviceplugin.kube import Access, Kube
+from sojourn_deviceplugin.metrics import Metrics, NodeGauges
+from sojourn_deviceplugin.node import Publisher
+from sojourn_deviceplugin.nvml import Nvml
+from sojourn_deviceplugin.podresources import PodResources, PodResourcesError
+from sojourn_deviceplugin.probe import Listener, Reader
+from sojourn_deviceplugin.registration import Registrar
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS: Final = 1.0
+EAGER_SECONDS: Final = 0.25
+"""While a grant waits for its pod: its session starts and wants its tier."""
+EAGER_FOR_NS: Final = 30_000_000_000
+CLAIMS_SECONDS: Final = 30.0
+
+
+class Plugin:
+    """Everything of one node. `start`, then `stop`; `run` in between is the caller's thread."""
+
+    def __init__(self, config: Config, *, node_name: str, access: Access | None) -> None:
+        """`access` None: no API server, so no GPUNode, no tiers, no events."""
+        self.metrics = Metrics()
+        self.node = Node(config)
+        self.metrics.watch(NodeGauges(self.node.snapshot))
+        self.registrar = Registrar(self.node, self.metrics)
+        self._reader = Reader(
+            Nvml(process_names=config.process_names),
+            known=self.node.uuids,
+            every=config.probe_seconds,
+            patience=config.nvml_patience_seconds,
+        )
+        self._listener = Listener(lambda: self._reader.latest().session)
+        self._resources = PodResources(config.pod_resources)
+        self.publisher = None
+        if access is not None:
+            self.publisher = Publisher(Kube(access), node_name, self.node.snapshot, self.metrics)
+        self._claims_at = 0.0
+        self._kubelet_error = ""
+        self._silent = False
+        self._end = threading.Event()
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in (self._reader, self._listener, self.registrar, self.publisher):
+            if thread is not None:
+                thread.start()
+
+    def end(self) -> None:
+        """Ask the loop to end; for a signal handler."""
+        self._end.set()
+
+    def stop(self) -> None:
+        """End the loop and the threads; those that hang in NVML are left behind."""
+        self._end.set()
+        for thread in (self.registrar, self.publisher, self._listener, self._reader):
+            if thread is not None:
+                thread.stop()
+        self.registrar.join(2)
+        self._resources.close()
+
+    def run(self) -> None:
+        """Loop until stopped."""
+        while not self._end.is_set():
+            self.tick()
+            self._end.wait(EAGER_SECONDS if self._somebody_waits() else TICK_SECONDS)
+
+    def tick(self) -> None:
+        """One round."""
+        self._look_at_gpus()
+        self._look_at_kubelet()
+        if self.publisher is not None:
+            for grant in self.node.promote(self.publisher.pods):
+                log.info(
+                    "promoted",
+                    extra={
+                        "gpu": grant.ordinal,
+                        "pod": grant.holder and f"{grant.holder.namespace}/{grant.holder.pod}",
+                        "priority": grant.tier.priority,
+                    },
+                )
+            self.publisher.poke(waiting=self._somebody_waits())
+
+    def _look_at_gpus(self) -> None:
+        silent = self._reader.silent
+        if not self._reader.fresh.is_set() and silent == self._silent:
+            return
+        self._reader.fresh.clear()
+        self._silent = silent
+        xids = self._listener.drain()
+        for xid in xids:
+            self.metrics.xid(xid.uuid, xid.number)
+            log.warning("XID", extra={"uuid": xid.uuid, "xid": xid.number})
+        for turn in self.node.refresh(self._reader.latest(), xids):
+            self._turned(turn)
+
+    def _turned(self, turn: Turn) -> None:
+        after = turn.after
+        self.metrics.turned(turn.ordinal, after.reason)
+        log.log(
+            logging.INFO if after.healthy else logging.WARNING,
+            "GPU healthy" if after.healthy else "GPU unhealthy",
+            extra={"gpu": turn.ordinal, "reason": after.reason, "detail": after.message},
+        )
+        if self.publisher is not None and turn.before.reason != after.reason:
+            reason = after.reason or "GpuHealthy"
+            text = f"gpu-{turn.ordinal} ({turn.uuid}): {after.message or 'can be trusted'}"
+            self.publisher.tell(reason=reason, message=text, warning=not after.healthy)
+
+    def _look_at_kubelet(self) -> None:
+        try:
+            listing = self._resources.listing()
+            if time.monotonic() - self._claims_at > CLAIMS_SECONDS:
+                self.node.claimed(self._resources.claimed_elsewhere())
+                self._claims_at = time.monotonic()
+        except PodResourcesError as error:
+            self.metrics.failed("kubelet")
+            if str(error) != self._kubelet_error:
+                self._kubelet_error = str(error)
+                log.warning("kubelet", extra={"error": str(error)})
+            return
+        self._kubelet_error = ""
+        changes = self.node.reconcile(listing.held, listed_ns=listing.asked_ns)
+        for what, grants in (
+            ("grant over", changes.over),
+            ("grant named", changes.named),
+            ("grant adopted", changes.adopted),
+        ):
+            for grant in grants:
+                holder = grant.holder and f"{grant.holder.namespace}/{grant.holder.pod}"
+                extra = {"gpu": grant.ordinal, "slices": grant.slices, "pod": holder}
+                log.info(what, extra=extra)
+
+    def _somebody_waits(self) -> bool:
+        now = time.monotonic_ns()
+        _, _, grants = self.node.snapshot()
+        return any(grant.tier.bytes == 0 and now - grant.made_ns < EAGER_FOR_NS for grant in grants)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the kubelet knows our resources and NVML has been asked once."""
+        return self.registrar.complete and self._reader.latest().session > 0

@@ -1,0 +1,122 @@
+"""Keeps every resource registered with the kubelet, over its restarts.
+
+A kubelet that starts deletes all sockets in its folder and makes a new kubelet.sock, which is how a
+restart is seen. Serves before it registers, since the kubelet calls back meanwhile.
+"""
+
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from sojourn_deviceplugin._proto import deviceplugin_v1beta1_pb2 as pb
+from sojourn_deviceplugin._proto import deviceplugin_v1beta1_pb2_grpc as rpc
+from sojourn_deviceplugin.core import Node
+from sojourn_deviceplugin.metrics import Metrics
+from sojourn_deviceplugin.rpc_error import details
+from sojourn_deviceplugin.server import Endpoint, SocketError
+
+log = logging.getLogger(__name__)
+
+API_VERSION: Final = "v1beta1"
+LOOK_SECONDS: Final = 0.1
+"""Looking at an inode costs 2 us; the limit for being back is a second."""
+RETRY_SECONDS: Final = 0.5
+CALL_SECONDS: Final = 10
+"""The kubelet dials back within its own 10 s."""
+
+Identity = tuple[int, int]
+
+
+def identity(path: Path) -> Identity | None:
+    """Tells one kubelet.sock from the next; inode numbers alone are used again."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_ino, found.st_ctime_ns)
+
+
+class Registrar(threading.Thread):
+    """Serves and registers all GPUs of the node until stopped."""
+
+    def __init__(self, node: Node, metrics: Metrics) -> None:
+        super().__init__(name="registrar", daemon=True)
+        self._node = node
+        self._metrics = metrics
+        self._folder = node.config.plugin_dir
+        self._kubelet = self._folder / "kubelet.sock"
+        self._endpoints: dict[int, Endpoint] = {}
+        self._registered: dict[int, Identity] = {}
+        self._retry: dict[int, float] = {}
+        self._last_error: dict[int, str] = {}
+        self._end = threading.Event()
+
+    def run(self) -> None:
+        while not self._end.is_set():
+            self.look()
+            self._end.wait(LOOK_SECONDS)
+        for endpoint in self._endpoints.values():
+            endpoint.stop()
+
+    def stop(self) -> None:
+        self._end.set()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the kubelet that runs now knows all our resources."""
+        now = identity(self._kubelet)
+        return now is not None and all(
+            self._registered.get(ordinal) == now for ordinal in self._node.ordinals()
+        )
+
+    def look(self) -> None:
+        """Bring servers and registrations to what they should be; cheap when they are."""
+        kubelet = identity(self._kubelet)
+        for ordinal in self._node.ordinals():
+            if time.monotonic() < self._retry.get(ordinal, 0):
+                continue
+            try:
+                endpoint = self._serve(ordinal)
+                if kubelet is not None and self._registered.get(ordinal) != kubelet:
+                    self._register(endpoint)
+                    self._registered[ordinal] = kubelet
+                    self._last_error.pop(ordinal, None)
+            except (SocketError, grpc.RpcError) as error:
+                self._failed(ordinal, error)
+
+    def _serve(self, ordinal: int) -> Endpoint:
+        endpoint = self._endpoints.get(ordinal)
+        if endpoint is not None and endpoint.alive:
+            return endpoint
+        if endpoint is not None:
+            endpoint.stop()
+            self._registered.pop(ordinal, None)
+        endpoint = Endpoint(self._node, ordinal, self._folder, self._metrics)
+        self._endpoints[ordinal] = endpoint
+        return endpoint
+
+    def _register(self, endpoint: Endpoint) -> None:
+        resource = self._node.offer(endpoint.ordinal).resource
+        with grpc.insecure_channel(f"unix:{self._kubelet}") as channel:
+            rpc.RegistrationStub(channel).Register(
+                pb.RegisterRequest(
+                    version=API_VERSION,
+                    endpoint=endpoint.path.name,
+                    resource_name=resource,
+                    options=pb.DevicePluginOptions(get_preferred_allocation_available=True),
+                ),
+                timeout=CALL_SECONDS,
+            )
+        self._metrics.registered(endpoint.ordinal)
+        log.info("registered", extra={"resource": resource})
+
+    def _failed(self, ordinal: int, error: Exception) -> None:
+        self._retry[ordinal] = time.monotonic() + RETRY_SECONDS
+        text = details(error)
+        if self._last_error.get(ordinal) != text:
+            self._last_error[ordinal] = text
+            log.warning("cannot register", extra={"gpu": ordinal, "error": text})

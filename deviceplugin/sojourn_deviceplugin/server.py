@@ -1,0 +1,140 @@
+"""One resource's gRPC server on its own socket; the answers are `core`'s.
+
+No NVML and no API server behind any of these calls.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from sojourn_deviceplugin._proto import deviceplugin_v1beta1_pb2 as pb
+from sojourn_deviceplugin._proto import deviceplugin_v1beta1_pb2_grpc as rpc
+from sojourn_deviceplugin.core import AllocationError, Node
+from sojourn_deviceplugin.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+THREADS: Final = 6
+"""A stream holds one for its life, and a kubelet that comes back opens a second before the first
+ends; the others answer calls."""
+IDLE_SECONDS: Final = 5.0
+
+
+class Service(rpc.DevicePluginServicer):
+    """The five calls for one GPU."""
+
+    def __init__(self, node: Node, ordinal: int, metrics: Metrics) -> None:
+        self._node = node
+        self._ordinal = ordinal
+        self._metrics = metrics
+        self.stopping = threading.Event()
+
+    def GetDevicePluginOptions(  # noqa: N802
+        self,
+        request: pb.Empty,  # noqa: ARG002
+        context: grpc.ServicerContext,  # noqa: ARG002
+    ) -> pb.DevicePluginOptions:
+        return pb.DevicePluginOptions()
+
+    def ListAndWatch(  # noqa: N802
+        self,
+        request: pb.Empty,  # noqa: ARG002
+        context: grpc.ServicerContext,
+    ) -> Iterator[pb.ListAndWatchResponse]:
+        context.add_callback(self._node.wake)
+        seen = 0
+        while context.is_active() and not self.stopping.is_set():
+            version, message = self._node.message(self._ordinal, after=seen, timeout=IDLE_SECONDS)
+            if version != seen:
+                seen = version
+                yield message
+
+    def GetPreferredAllocation(  # noqa: N802
+        self,
+        request: pb.PreferredAllocationRequest,
+        context: grpc.ServicerContext,  # noqa: ARG002
+    ) -> pb.PreferredAllocationResponse:
+        """All slices of a GPU are alike; the lowest are taken, so that withdrawn ones stay free."""
+        response = pb.PreferredAllocationResponse()
+        for wish in request.container_requests:
+            must = list(wish.must_include_deviceIDs)
+            rest = sorted(set(wish.available_deviceIDs) - set(must), key=_number)
+            chosen = (must + rest)[: wish.allocation_size]
+            response.container_responses.add(deviceIDs=chosen)
+        return response
+
+    def Allocate(  # noqa: N802
+        self, request: pb.AllocateRequest, context: grpc.ServicerContext
+    ) -> pb.AllocateResponse:
+        start = time.perf_counter()
+        try:
+            answers = [
+                self._node.allocate(self._ordinal, wish.devices_ids)
+                for wish in request.container_requests
+            ]
+        except AllocationError as error:
+            self._metrics.allocated(self._ordinal, "refused", time.perf_counter() - start)
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        self._metrics.allocated(self._ordinal, "granted", time.perf_counter() - start)
+        return pb.AllocateResponse(container_responses=answers)
+
+    def PreStartContainer(  # noqa: N802
+        self,
+        request: pb.PreStartContainerRequest,  # noqa: ARG002
+        context: grpc.ServicerContext,  # noqa: ARG002
+    ) -> pb.PreStartContainerResponse:
+        return pb.PreStartContainerResponse()
+
+
+def _number(device: str) -> tuple[int, str]:
+    tail = device.rpartition("-")[2]
+    return (int(tail) if tail.isdecimal() else -1, device)
+
+
+class SocketError(Exception):
+    """The socket cannot be served; the text names its path."""
+
+
+class Endpoint:
+    """A running server for one GPU; `registered` is set by `registration`."""
+
+    def __init__(self, node: Node, ordinal: int, folder: Path, metrics: Metrics) -> None:
+        self.ordinal = ordinal
+        self.path = folder / f"sojourn-gpu-{ordinal}.sock"
+        self._service = Service(node, ordinal, metrics)
+        self._node = node
+        self._server = grpc.server(
+            ThreadPoolExecutor(THREADS, thread_name_prefix=f"gpu-{ordinal}"),
+            options=[("grpc.so_reuseport", 0)],
+        )
+        rpc.add_DevicePluginServicer_to_server(self._service, self._server)
+        try:
+            self.path.unlink(missing_ok=True)
+            self._server.add_insecure_port(f"unix:{self.path}")
+            self._server.start()
+            self._inode = self.path.stat().st_ino
+        except (OSError, RuntimeError) as error:
+            raise SocketError(
+                f"{self.path}: cannot be served: {error} (is the kubelet's folder mounted, the "
+                "path below 107 characters?)"
+            ) from error
+
+    @property
+    def alive(self) -> bool:
+        """Whether the kubelet can still reach it: it deletes all sockets when it starts."""
+        try:
+            return self.path.stat().st_ino == self._inode
+        except FileNotFoundError:
+            return False
+
+    def stop(self) -> None:
+        """End streams and calls; the socket goes with the server."""
+        self._service.stopping.set()
+        self._node.wake()
+        self._server.stop(grace=0.2).wait()

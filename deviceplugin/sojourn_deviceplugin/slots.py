@@ -1,0 +1,124 @@
+"""The arbiter's folders on this node: makes pages ahead of need, and remembers who got which.
+
+Files only; who may claim what is written by `promote`. A journal per GPU maps slots to devices, so
+that a plugin that was killed finds its grants again. Layout: `sojourn_api.arbiter`.
+"""
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from sojourn_api import arbiter
+
+from sojourn_deviceplugin.ledger import UNKNOWN, Grant
+
+log = logging.getLogger(__name__)
+
+SPARE: Final = 4
+"""Pages kept ready per GPU: Allocate then makes no folders. More than pods start in one second."""
+GRANTS: Final = "grants"
+JOURNAL: Final = "journal"
+
+
+class Slots:
+    """The slots of one GPU. Any thread may `take` and `drop`; the rest is the main loop's."""
+
+    def __init__(self, folder: Path, limits: arbiter.Limits) -> None:
+        """`folder` is `/run/sojourn/<uuid>`."""
+        self.grants = folder / GRANTS
+        self._index = arbiter.create_index(self.grants, limits)
+        self._journal_path = folder / JOURNAL
+        self._spare: deque[str] = deque()
+        self._restored = dict(self._read_journal())
+        self._next = 1 + max((int(name) for name in self._names()), default=0)
+        self._compact()
+        self._journal = os.open(self._journal_path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self.refill()
+
+    def _names(self) -> Iterator[str]:
+        return (entry.name for entry in self.grants.iterdir() if entry.name.isdecimal())
+
+    def _read_journal(self) -> Iterator[tuple[str, frozenset[str]]]:
+        """Slots and devices whose last line says held; a torn last line is no grant yet."""
+        try:
+            lines = self._journal_path.read_text().splitlines()
+        except FileNotFoundError:
+            return
+        found: dict[str, frozenset[str]] = {}
+        for line in lines:
+            try:
+                slot, devices = json.loads(line)
+            except ValueError:
+                continue
+            found[str(slot)] = frozenset(devices)
+        for slot, devices in found.items():
+            if devices and (self.grants / slot / arbiter.TIER).exists():
+                yield slot, devices
+
+    def _compact(self) -> None:
+        draft = self._journal_path.with_suffix(".new")
+        draft.write_text("".join(_line(s, d) for s, d in self._restored.items()))
+        draft.replace(self._journal_path)
+        for name in set(self._names()) - set(self._restored):
+            shutil.rmtree(self.grants / name, ignore_errors=True)
+
+    def restore(self, ordinal: int) -> Iterator[Grant]:
+        """The grants of before this start, at the tiers that they had."""
+        now = time.monotonic_ns()
+        for slot, devices in self._restored.items():
+            try:
+                tier = arbiter.read_tier(self.grants, slot)
+            except arbiter.ArbiterError as error:
+                log.warning("tier lost over a restart", extra={"slot": slot, "error": str(error)})
+                tier = UNKNOWN
+            yield Grant(ordinal=ordinal, devices=devices, slot=slot, made_ns=now, tier=tier)
+
+    def refill(self) -> None:
+        """Make pages until enough are ready."""
+        while len(self._spare) < SPARE:
+            self._spare.append(self._make())
+
+    def _make(self) -> str:
+        slot, self._next = str(self._next), self._next + 1
+        arbiter.create_grant(self.grants, slot)
+        return slot
+
+    def take(self, devices: frozenset[str]) -> str:
+        """Hand out a ready page, at the lowest tier; the journal knows it before the kubelet."""
+        try:
+            slot = self._spare.popleft()
+        except IndexError:
+            slot = self._make()
+        os.write(self._journal, _line(slot, devices).encode())
+        arbiter.bump(self._index)
+        return slot
+
+    def promote(self, slot: str, tier: arbiter.Tier) -> None:
+        """Say what the grant may claim from now on."""
+        arbiter.write_tier(self.grants, slot, tier)
+        arbiter.bump(self._index)
+
+    def drop(self, slot: str) -> None:
+        """The grant is over. Its name is not used again: a container that is still ending keeps
+        the old folder mounted.
+        """
+        os.write(self._journal, _line(slot, frozenset()).encode())
+        shutil.rmtree(self.grants / slot, ignore_errors=True)
+        arbiter.bump(self._index)
+
+    def page(self, slot: str) -> arbiter.PageState | None:
+        """What the pod wrote, for reports; None if it spoilt its page."""
+        try:
+            return arbiter.read_page(self.grants, slot)
+        except arbiter.ArbiterError:
+            return None
+
+
+def _line(slot: str, devices: frozenset[str]) -> str:
+    return json.dumps([slot, sorted(devices)]) + "\n"

@@ -69,8 +69,10 @@ def _images(_: argparse.Namespace) -> None:
 
 
 def _exec_node(arguments: argparse.Namespace) -> None:
-    command = node.command_on(arguments.node, arguments.command)
-    os.execvp(command[0], command)  # noqa: S606
+    name, *command = arguments.arguments or ["", ""]
+    if name not in {each.name for each in NODES} or not command:
+        raise lifecycle.ClusterError("say which node and which command: exec-node node-a ps aux")
+    raise SystemExit(subprocess.run(node.command_on(name, command), check=False).returncode)
 
 
 def _forward(arguments: argparse.Namespace) -> None:
@@ -108,22 +110,25 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(action=action)
         return command
 
+    def add_tool(name: str, action: Callable[[argparse.Namespace], None], text: str) -> None:
+        # No prefix: its options are the tool's, not ours.
+        command = commands.add_parser(name, help=text, add_help=False, prefix_chars="\0")
+        command.set_defaults(action=action)
+        command.add_argument("arguments", nargs="*")
+
     add("build", _build, "build the pinned binaries into the cache (once, about 15 minutes)")
     add("up", _up, "start the cluster, after cleaning up what an unclean stop has left")
     add("down", _down, "stop it and remove everything of it")
     add("status", _status, "what runs, and where its logs are")
     add("kubeconfig", _kubeconfig, "the path to use as KUBECONFIG")
     add("images", _images, "build the components' images from this checkout and load them")
-    command = add("exec-node", _exec_node, "run a command on a node")
-    command.add_argument("node", choices=[each.name for each in NODES])
-    command.add_argument("command", nargs=argparse.REMAINDER)
     command = add("forward", _forward, "print the local address that leads to IP:PORT inside")
     command.add_argument("address", help="a pod's or Service's IP:PORT")
     command = add("storage", _storage, "create the volumes and claims for store and models")
     command.add_argument("namespace")
-    for name, action in (("kubectl", _kubectl), ("helm", _helm)):
-        command = add(name, action, f"run the pinned {name} against the cluster")
-        command.add_argument("arguments", nargs=argparse.REMAINDER)
+    add_tool("kubectl", _kubectl, "run the pinned kubectl against the cluster")
+    add_tool("helm", _helm, "run the pinned helm against the cluster")
+    add_tool("exec-node", _exec_node, "NODE COMMAND...: run a command on a node; crictl is there")
     return parser
 
 

@@ -6,11 +6,12 @@ that charts name. Images belong to `images`, the namespaces' first process to `s
 
 import ipaddress
 import json
+import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from localcluster import cgroups, models, processes
+from localcluster import binaries, cgroups, models, processes
 from localcluster.controlplane import ControlPlane
 from localcluster.paths import (
     DATA,
@@ -42,15 +43,16 @@ _PRIVATE_FOLDERS = {
     "/opt/sojourn": "opt",
 }
 _MADE_FOLDERS = STATE / "made-folders.json"
+_CONTAINERD = "unix:///run/containerd/containerd.sock"
 SHARED_STORE = DATA / "store"
 
 
-def start_all(binaries: Mapping[str, Path], control_plane: ControlPlane) -> None:
+def start_all(programs: Mapping[str, Path], control_plane: ControlPlane) -> None:
     _make_mount_points()
     SHARED_STORE.mkdir(parents=True, exist_ok=True)
     SHARED_STORE.chmod(0o777)  # session pods run as a user of their own
     for node in NODES:
-        _start(node, binaries, control_plane)
+        _start(node, programs, control_plane)
 
 
 def first_process(node_name: str) -> int | None:
@@ -63,7 +65,12 @@ def command_on(node_name: str, command: Sequence[str]) -> list[str]:
     pid = first_process(node_name)
     if pid is None:
         raise processes.ProcessError(f"{node_name} does not run: start it with `cluster.py up`")
-    return ["nsenter", "--target", str(pid), "--mount", "--net", "--pid", "--", *command]
+    environment = (
+        f"PATH={binaries.path_of('crictl').parent}:{os.environ.get('PATH', os.defpath)}",
+        f"CONTAINER_RUNTIME_ENDPOINT={_CONTAINERD}",
+    )
+    namespaces = ("--target", str(pid), "--mount", "--net", "--pid")
+    return ["nsenter", *namespaces, "--", "env", *environment, *command]
 
 
 def wait_for_containerd(node: Node) -> None:
@@ -110,7 +117,7 @@ def _binds(node: Node) -> Iterator[Bind]:
             yield Bind(str(source), f"/opt/sojourn/{name}", read_only)
 
 
-def _start(node: Node, binaries: Mapping[str, Path], control_plane: ControlPlane) -> None:
+def _start(node: Node, programs: Mapping[str, Path], control_plane: ControlPlane) -> None:
     cgroups.create(node.name)
     node.simulation.mkdir(parents=True, exist_ok=True)
     configuration = node.folder / "configuration"
@@ -130,7 +137,7 @@ def _start(node: Node, binaries: Mapping[str, Path], control_plane: ControlPlane
             Program(
                 "kubelet",
                 [
-                    str(binaries["kubelet"]),
+                    str(programs["kubelet"]),
                     f"--config={configuration / 'kubelet.json'}",
                     f"--kubeconfig={configuration / 'kubeconfig'}",
                     f"--hostname-override={node.name}",
@@ -216,7 +223,7 @@ def _kubelet(node: Node, configuration: Path, control_plane: ControlPlane) -> di
         "healthzBindAddress": "127.0.0.1",
         # Both nodes share the loopback of one network namespace.
         "healthzPort": 10300 + int(ipaddress.ip_address(node.address)) % 256,
-        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "containerRuntimeEndpoint": _CONTAINERD,
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": cgroups.root_of(node.name),
         "cgroupsPerQOS": True,

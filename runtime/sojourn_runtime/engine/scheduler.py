@@ -6,7 +6,7 @@ arrays, no clock, no I/O; a plan is a value, and the session carries it out.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sojourn_runtime.engine.blocks import BlockPool
@@ -309,14 +309,10 @@ class Scheduler:
             tokens = progress.tokens[number * BLOCK : number * BLOCK + count]
             self.index.put(progress.blocks[number], parent, tokens)
 
-    def tails(self) -> Iterator[Entry]:
-        """The growing blocks of all who run, named by what they hold now: a pause saves them."""
+    def name_tails(self) -> None:
+        """Name the growing blocks of all who run by what they hold now, so that they are saved."""
         for progress in self.running:
             self._name_tail(progress)
-            number, count = divmod(progress.computed, BLOCK)
-            entry = self.index.at(progress.blocks[number]) if count else None
-            if entry is not None:
-                yield entry
 
     def check(self) -> None:
         """Raises when the books do not balance; tests call it after every step."""

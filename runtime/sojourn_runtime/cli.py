@@ -1,0 +1,139 @@
+"""The commands of the runtime: `serve` (also without a word) and `inspect`.
+
+Start-up in the order that counts: SIGTERM's handler, the port, and only then what is heavy. Nothing
+is decided here; what went wrong becomes a message, a termination message and an exit code.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from sojourn_api import names
+
+from sojourn_runtime.hooks import PauseSwitch, last_word
+from sojourn_runtime.settings import ENV_TERMINATION, Settings, SettingsError, parse_settings
+
+if TYPE_CHECKING:
+    from sojourn_runtime.session import Ending
+
+log = logging.getLogger("sojourn_runtime")
+
+CONFIGURATION: Final = 2
+"""Exit code for what another try cannot change."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; the exit code."""
+    switch = PauseSwitch()
+    switch.install()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    match words:
+        case ["inspect", *rest]:
+            return _inspect(rest)
+        case ["serve", *rest]:
+            return _serve(rest, switch)
+        case _:
+            return _serve(words, switch)
+
+
+def _serve(arguments: Sequence[str], switch: PauseSwitch) -> int:
+    try:
+        settings = parse_settings(arguments, os.environ)
+    except SettingsError as error:
+        path = os.environ.get(ENV_TERMINATION, names.TERMINATION_MESSAGE)
+        return _misconfigured(str(error), path)
+    try:
+        ending = asyncio.run(_session(settings, switch))
+    except OSError as error:
+        message = f"--port {settings.port}: cannot listen: {error.strerror}; free it or use another"
+        return _misconfigured(message, settings.termination_message)
+    if ending.paused:
+        return 0
+    return CONFIGURATION if ending.words["reason"] == "InvalidConfiguration" else 1
+
+
+def _misconfigured(message: str, path: str) -> int:
+    log.error("%s", message)
+    words = {"v": 1, "reason": "InvalidConfiguration", "message": message, "retry": False}
+    _say(words, path)
+    return CONFIGURATION
+
+
+def _say(words: Mapping[str, Any], path: str) -> None:
+    """The termination message, where there is a place for one: a kubelet has made the file."""
+    target = Path(path)
+    if path != names.TERMINATION_MESSAGE or target.exists():
+        try:
+            last_word(target, words)
+        except OSError as error:
+            log.warning("%s: no termination message: %s", path, error.strerror)
+
+
+async def _session(settings: Settings, switch: PauseSwitch) -> "Ending":
+    """Listen, load, serve until the session has ended."""
+    from sojourn_runtime.server.app import Server  # noqa: PLC0415 - after the signal handler
+    from sojourn_runtime.session import Config, Session  # noqa: PLC0415
+
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[Ending] = loop.create_future()
+
+    def ended(ending: "Ending") -> None:
+        _say(ending.words, settings.termination_message)
+        loop.call_soon_threadsafe(over.set_result, ending)
+
+    def serving() -> None:
+        loop.call_soon_threadsafe(_adopt, server, settings)
+
+    config = Config(
+        name=settings.session,
+        model_name=settings.model_name,
+        store=settings.store,
+        epoch=settings.epoch,
+        tier=settings.priority,
+        checkpoint_tokens=settings.checkpoint_tokens,
+    )
+    server: Server
+    session = Session(
+        config,
+        open_model=_opener(settings),
+        ended=ended,
+        serving=serving,
+    )
+    server = Server(session, api_key=settings.api_key)
+    await server.start(host=settings.host, port=settings.port)
+    log.info("listening on port %d", server.port)
+    session.start()
+    switch.then(session.pause)
+    ending = await over
+    (log.info if ending.paused else log.error)("%s: %s", *_gist(ending.words))
+    await server.stop()
+    return ending
+
+
+def _opener(settings: Settings) -> Callable[[], Any]:
+    def open_it() -> Any:
+        from sojourn_runtime.opening import open_model  # noqa: PLC0415 - the port is bound now
+
+        return open_model(settings)
+
+    return open_it
+
+
+def _adopt(server: Any, settings: Settings) -> None:
+    server.adopt()
+    log.info("session %s answers requests", settings.session)
+
+
+def _gist(words: Mapping[str, Any]) -> tuple[str, str]:
+    return str(words["reason"]), str(words["message"])
+
+
+def _inspect(arguments: Sequence[str]) -> int:
+    from sojourn_runtime.model.inspect import main as inspect  # noqa: PLC0415 - serve needs it not
+
+    return inspect(arguments)

@@ -1,0 +1,564 @@
+"""One session: its thread, its life from loading to pause, and the server's door to it.
+
+The engine's thread opens the model, takes up what the store holds, and then steps until SIGTERM.
+The server's calls (see `protocol`) change the context under the journal's lock and leave the rest
+to the thread's queue. What a step is belongs to `worker`, what is saved to `keeper`.
+"""
+
+import json
+import logging
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from sojourn_runtime.context.errors import ContextError
+from sojourn_runtime.context.journal import pack_event
+from sojourn_runtime.context.snapshot import Facts, Identity, Loaded, load
+from sojourn_runtime.context.state import Context, Document, Kept
+from sojourn_runtime.context.store import Store, open_store
+from sojourn_runtime.detokenize import TextStream
+from sojourn_runtime.engine.prefix import BLOCK
+from sojourn_runtime.engine.request import Finish, Request
+from sojourn_runtime.engine.scheduler import Limits, Scheduler
+from sojourn_runtime.hooks import open_arbiter
+from sojourn_runtime.keeper import Keeper, Policy
+from sojourn_runtime.model.errors import ModelError
+from sojourn_runtime.model.protocol import StopFlag
+from sojourn_runtime.protocol import Json, Refused
+from sojourn_runtime.stats import Stats
+from sojourn_runtime.stream import Stream
+from sojourn_runtime.worker import Model, Worker
+
+log = logging.getLogger(__name__)
+
+Phase = Literal["Loading", "Restoring", "Serving", "Pausing"]
+
+QUEUE: Final = 1024
+"""Requests that may wait; the next one is told to come back."""
+GRACE_SECONDS: Final = 300.0
+"""How long a restored request that is not in the background runs on without a reader."""
+HELD_SECONDS: Final = 0.02
+"""Between looks at readers when all requests wait for theirs."""
+IDLE_SECONDS: Final = 1.0
+"""Without work for so long, the session saves what is unsaved: then a pause has little to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a session is started with."""
+
+    name: str
+    model_name: str
+    store: str
+    epoch: int | None = None
+    """None: the start after the last one that the store knows."""
+    tier: int = 0
+    """The tier's priority: no request rises above it."""
+    checkpoint_tokens: int = 256
+    slots: int = 32
+    prefill: int = 256
+    store_bytes: int = 1 << 30
+    grace_seconds: float = GRACE_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a session ended; `words` is the termination message."""
+
+    paused: bool
+    words: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class _Opened:
+    """What exists from the moment that requests are taken."""
+
+    worker: Worker
+    keeper: Keeper
+    model: Model
+
+
+class Session:
+    """Implements `protocol.SessionPort` and what `server.port` asks beside it."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        open_model: Callable[[], Model],
+        ended: Callable[[Ending], None],
+        serving: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`ended` and `serving` are called in the engine's thread, `ended` once."""
+        self.config = config
+        self.model_name = config.model_name
+        self.created = int(time.time())
+        self.context_length = 0
+        """Known when the model is open."""
+        self.stats = Stats()
+        self._open_model = open_model
+        self._ended = ended
+        self._serving = serving
+        self._phase: Phase = "Loading"
+        self._opened: _Opened | None = None
+        self._commands: queue.SimpleQueue[Callable[[Worker], None] | None] = queue.SimpleQueue()
+        self._streams: dict[str, Stream] = {}
+        self._restored: tuple[Stream, ...] = ()
+        self._stop = StopFlag()
+        self._pause_at: float | None = None
+        self._settled = threading.Lock()
+        self._over = False
+        self._touched = time.monotonic()
+        self._ready_at = 0.0
+        self._resumed: dict[str, Any] | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    # -- life --
+
+    def start(self) -> None:
+        """Open the model and go on, in a thread."""
+        self._thread.start()
+
+    def pause(self) -> None:
+        """Stop at the next boundary and save; safe in a signal handler, twice as good as once."""
+        if self._pause_at is not None:
+            return
+        self._pause_at = time.perf_counter()
+        self._stop.set()
+        self._commands.put(None)
+        if self._phase == "Loading":
+            threading.Thread(target=self._pause_unopened, name="pause", daemon=True).start()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the engine's thread."""
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        try:
+            model = self._open_model()
+            self.context_length = model.context_length
+            self._phase = "Restoring"
+            begin = time.perf_counter()
+            worker = self._restore(model)
+            self._loop(worker, begin)
+            self._end(self._save(worker))
+        except (ContextError, ModelError) as error:
+            self._end(self._failed(error.reason, str(error), retry=error.retry))
+        except Exception as error:
+            log.exception("the engine failed")
+            message = f"session {self.config.name}: {type(error).__name__}: {error}; see the log"
+            self._end(self._failed("Crashed", message, retry=True))
+
+    def _restore(self, model: Model) -> Worker:
+        """Claim the store, take up its context, queue the requests that ran."""
+        runner = model.runner
+        store = open_store(self.config.store)
+        identity = Identity(runner.weights_digest, runner.kernel_class, runner.block_bytes)
+        half = max(1, self.config.checkpoint_tokens // 2)
+        limits = Limits(
+            blocks=len(runner.kv),
+            slots=self.config.slots,
+            prefill=min(self.config.prefill, half),
+            decode=self.config.slots,
+        )
+        scheduler = Scheduler(limits)
+        arbiter, why = open_arbiter(priority=self.config.tier)
+        if why:
+            log.warning("no arbiter: %s", why)
+        policy = Policy(self.config.checkpoint_tokens, self.config.store_bytes)
+        keeper = self._keeper(store, identity, policy)
+        keeper.known(scheduler.index)
+        worker = Worker(
+            model=model,
+            scheduler=scheduler,
+            keeper=keeper,
+            arbiter=arbiter,
+            stop=self._stop,
+            tier=self.config.tier,
+            stats=self.stats,
+        )
+        for kept in keeper.context.requests.values():
+            self._take_up(worker, kept)
+        self._restored = tuple(self._streams.values())
+        self._opened = _Opened(worker, keeper, model)
+        return worker
+
+    def _keeper(self, store: Store, identity: Identity, policy: Policy) -> Keeper:
+        loaded = load(store)
+        for note in loaded.notes:
+            log.warning("%s; fell back to %s", note, loaded.base)
+        return Keeper(
+            store,
+            loaded,
+            session=self.config.name,
+            identity=identity,
+            epoch=self.config.epoch,
+            policy=policy,
+        )
+
+    def _take_up(self, worker: Worker, kept: Kept) -> None:
+        stream = self._streams[kept.request.id] = Stream(kept.request)
+        worker.begin(kept, stream, asked_at=time.perf_counter())
+        if kept.finish is Finish.NONE:
+            total = len(kept.request.prompt) + len(kept.output)
+            worker.resumed[kept.request.id] = total - 1 if kept.output else kept.computed
+
+    def _loop(self, worker: Worker, begin: float) -> None:
+        waiting_since = time.monotonic()
+        tokens = sum(output.progress.total for output in worker.outputs.values())
+        restoring = True
+        while self._pause_at is None:
+            self._take_commands(worker, timeout=0.0)
+            worker.arbiter.wait(unless=lambda: self._pause_at is not None)
+            busy = worker.step()
+            if restoring:
+                restoring = False
+                self._serve(tokens=tokens, seconds=time.perf_counter() - begin)
+            if busy:
+                waiting_since = time.monotonic()
+                self._touched = waiting_since
+                continue
+            worker.idle()
+            self._abandon()
+            if time.monotonic() - waiting_since > IDLE_SECONDS:
+                self._save_idle(worker)
+            self._take_commands(worker, timeout=self._patience(worker))
+
+    def _save_idle(self, worker: Worker) -> None:
+        keeper = worker.keeper
+        if keeper.unsaved and not keeper.saver.busy:
+            keeper.checkpoint(worker.scheduler, worker.model.runner.kv, tails=True)
+
+    def _serve(self, *, tokens: int, seconds: float) -> None:
+        if tokens:
+            self._resumed = {"tokens": tokens, "restoreMs": round(seconds * 1000, 3)}
+        self._ready_at = time.monotonic()
+        if self._pause_at is None:
+            self._phase = "Serving"
+            self._serving()
+
+    def _patience(self, worker: Worker) -> float | None:
+        """How long to wait for a command; None: until one comes."""
+        if worker.outputs:
+            return HELD_SECONDS
+        if worker.keeper.unsaved or self._unattended():
+            return IDLE_SECONDS
+        return None
+
+    def _take_commands(self, worker: Worker, *, timeout: float | None) -> None:
+        """All commands there are; waits for the first one up to `timeout`."""
+        try:
+            while True:
+                command = self._commands.get(block=timeout != 0.0, timeout=timeout)
+                timeout = 0.0
+                if command is not None:
+                    command(worker)
+        except queue.Empty:
+            return
+
+    def _unattended(self) -> list[Stream]:
+        return [
+            stream
+            for stream in self._restored
+            if not stream.request.background
+            and not stream.followed
+            and stream.request.id in self._streams
+        ]
+
+    def _abandon(self) -> None:
+        """Give up restored requests that nobody came back for."""
+        if self._restored and time.monotonic() - self._ready_at > self.config.grace_seconds:
+            for stream in self._unattended():
+                self.release(stream.request.id)
+            self._restored = tuple(s for s in self._restored if s.request.background)
+
+    # -- the end --
+
+    def _save(self, worker: Worker) -> Ending:
+        stopped = time.perf_counter()
+        self._phase = "Pausing"
+        for stream in tuple(self._streams.values()):
+            if not stream.done:
+                stream.close("Pausing")
+        running = len(worker.outputs)
+        facts = worker.keeper.save(worker.scheduler, worker.model.runner.kv)
+        saved = time.perf_counter()
+        worker.arbiter.close()
+        worker.keeper.close()
+        stop = stopped - (self._pause_at or stopped)
+        return self._paused(facts, requests=running, stop=stop, save=saved - stopped)
+
+    def _paused(self, facts: Facts | None, *, requests: int, stop: float, save: float) -> Ending:
+        inexact = self._opened.keeper.inexact if self._opened else ""
+        words = {
+            "v": 1,
+            "reason": "Paused",
+            "message": f"session {self.config.name} is paused, its context is saved",
+            **({"snapshot": facts.to_json()} if facts else {}),
+            "requests": requests,
+            "stopMs": round(stop * 1000, 3),
+            "saveMs": round(save * 1000, 3),
+            "exact": not inexact,
+            "exactReason": inexact,
+        }
+        return Ending(paused=True, words=words)
+
+    def _failed(self, reason: str, message: str, *, retry: bool) -> Ending:
+        for stream in tuple(self._streams.values()):
+            if not stream.done:
+                stream.close("Failed")
+        words: dict[str, Any] = {"v": 1, "reason": reason, "message": message, "retry": retry}
+        if self._opened is not None and self._opened.keeper.facts is not None:
+            words["snapshot"] = self._opened.keeper.facts.to_json()
+        return Ending(paused=False, words=words)
+
+    def _pause_unopened(self) -> None:
+        """SIGTERM before there was anything to save: the store is left as it is."""
+        try:
+            loaded = load(open_store(self.config.store))
+        except ContextError as error:
+            self._end(self._failed(error.reason, str(error), retry=error.retry))
+            return
+        if self._opened is None:
+            self._end(self._paused(_facts(loaded, self.config.store), requests=0, stop=0, save=0))
+
+    def _end(self, ending: Ending) -> None:
+        with self._settled:
+            if self._over:
+                return
+            self._over = True
+        self._phase = "Pausing"
+        self._ended(ending)
+
+    # -- the server's door --
+
+    @property
+    def ready(self) -> str:
+        return "" if self._phase == "Serving" and self._pause_at is None else self._reason()
+
+    def _reason(self) -> str:
+        return "Pausing" if self._pause_at is not None else self._phase
+
+    @property
+    def pausing(self) -> bool:
+        return self._pause_at is not None
+
+    @property
+    def tokenizer(self) -> Any:
+        return self._now().model.tokenizer
+
+    def _now(self) -> _Opened:
+        if self._opened is None:
+            raise Refused(self._reason(), "The session is not ready yet.", retry=True)
+        return self._opened
+
+    @property
+    def _context(self) -> Context:
+        return self._now().keeper.context
+
+    def submit(self, request: Request) -> Stream:
+        if self.ready:
+            raise Refused(self.ready, f"The session is {self.ready.lower()}.", retry=True)
+        opened = self._now()
+        request = self._checked(request, opened)
+        stream = Stream(request)
+        with opened.keeper.journal.lock:
+            if request.id in self._streams:
+                raise Refused("DuplicateRequest", f"{request.id} exists.", retry=False)
+            kept = self._context.add(request)
+            opened.keeper.journal.append(pack_event(self._context.event(kept)))
+            self._streams[request.id] = stream
+        self._touched = time.monotonic()
+        asked_at = time.perf_counter()
+        self._commands.put(lambda worker: worker.begin(kept, stream, asked_at=asked_at))
+        return stream
+
+    def _checked(self, request: Request, opened: _Opened) -> Request:
+        params = request.params
+        if not request.prompt or params.max_tokens < 1:
+            raise Refused("Empty", "A prompt and max_tokens need at least one token.", retry=False)
+        if len(request.prompt) >= self.context_length:
+            message = (
+                f"The prompt has {len(request.prompt)} tokens, the context {self.context_length}: "
+                "no room is left for an answer."
+            )
+            raise Refused("ContextTooLong", message, retry=False)
+        if params.grammar and opened.model.grammars is None:
+            raise Refused("UnsupportedParameter", "There are no grammars here.", retry=False)
+        if len(opened.worker.outputs) >= QUEUE:
+            raise Refused("Busy", f"{QUEUE} requests wait already.", retry=True)
+        if params.seed is None:
+            params = replace(params, seed=secrets.randbits(63))
+        return replace(request, params=params)
+
+    def cancel(self, request_id: str) -> None:
+        stream = self._streams.get(request_id)
+        if stream is None or stream.done:
+            return
+        journal = self._now().keeper.journal
+        with journal.lock:
+            journal.append(pack_event({"kind": "cancel", "id": request_id}))
+            self._context.cancel(request_id)
+        self._commands.put(lambda worker: self._cancelled(worker, stream))
+
+    def _cancelled(self, worker: Worker, stream: Stream) -> None:
+        worker.end(stream.request.id)
+        if not stream.done:
+            stream.close("Cancelled")
+
+    def release(self, request_id: str) -> None:
+        if request_id not in self._streams:
+            return
+        self.cancel(request_id)
+        opened = self._now()
+        with opened.keeper.journal.lock:
+            opened.keeper.journal.append(pack_event({"kind": "release", "id": request_id}))
+            self._streams.pop(request_id, None)
+            self._context.release(request_id)
+
+    def stream(self, request_id: str) -> Stream | None:
+        return self._streams.get(request_id)
+
+    def restored(self) -> Sequence[Stream]:
+        return self._restored
+
+    def put_document(self, kind: str, document_id: str, value: Json) -> None:
+        opened = self._now()
+        text = json.dumps(value, separators=(",", ":"))
+        event = {"kind": "put", "type": kind, "id": document_id, "value": value}
+        with opened.keeper.journal.lock:
+            opened.keeper.journal.append(pack_event(event))
+            self._context.put(kind, document_id, Document(value, text))
+        self._commands.put(None)
+
+    def delete_document(self, kind: str, document_id: str) -> None:
+        opened = self._now()
+        with opened.keeper.journal.lock:
+            if document_id in self._context.documents.get(kind, {}):
+                event = {"kind": "delete", "type": kind, "id": document_id}
+                opened.keeper.journal.append(pack_event(event))
+                self._context.delete(kind, document_id)
+
+    def documents(self, kind: str) -> Mapping[str, Json]:
+        return _Values(self._context.documents.setdefault(kind, {}) if self._opened else {})
+
+    def texts(self, tokens: Sequence[int], /, *, finish: Finish) -> Sequence[str]:
+        """The `text` of each position, as the events of these tokens had it (no stop strings)."""
+        model = self._now().model
+        text = TextStream(model.decoder())
+        ends = len(tokens) - 1
+        return [
+            text.push(
+                token,
+                silent=position == ends and finish is Finish.STOP and token in model.eos,
+                last=position == ends and finish is not Finish.NONE,
+            )
+            for position, token in enumerate(tokens)
+        ]
+
+    # -- what it is doing --
+
+    def status(self) -> dict[str, Json]:
+        opened = self._opened
+        facts = opened.keeper.facts if opened else None
+        scheduler = opened.worker.scheduler if opened else None
+        inexact = opened.keeper.inexact if opened else ""
+        idle = 0.0 if opened and opened.worker.outputs else time.monotonic() - self._touched
+        resumed = self._resumed
+        if resumed is not None and opened is not None:
+            resumed = resumed | {"recomputedTokens": opened.worker.recomputed}
+        return {
+            "v": 1,
+            "phase": "Pausing" if self.pausing else self._phase,
+            "session": self.config.name,
+            "epoch": opened.keeper.epoch if opened else self.config.epoch or 0,
+            "model": self.model_name,
+            "kernelClass": opened.model.runner.kernel_class if opened else "",
+            "weightsDigest": opened.model.runner.weights_digest if opened else "",
+            "exact": not inexact,
+            "exactReason": inexact,
+            "requestsRunning": len(scheduler.running) if scheduler else 0,
+            "requestsWaiting": len(scheduler.waiting) if scheduler else 0,
+            "conversations": opened.keeper.context.conversations if opened else 0,
+            "contextTokens": self._context_tokens(),
+            "unsavedBytes": opened.keeper.unsaved_bytes() if opened else 0,
+            "idleSeconds": round(idle, 3),
+            "lastSnapshot": facts.to_json() if facts else None,
+            "latency": self.stats.latency(),
+            "allocator": None,
+            "yieldedMs": round(opened.worker.arbiter.yielded * 1000) if opened else 0,
+            "resumed": resumed,
+        }
+
+    def _context_tokens(self) -> int:
+        """Tokens whose context would be lost without saving, or was saved."""
+        if self._opened is None:
+            return 0
+        running = sum(o.progress.total for o in tuple(self._opened.worker.outputs.values()))
+        facts = self._opened.keeper.facts
+        return max(running, facts.tokens if facts else 0)
+
+    def gauges(self) -> Mapping[str, float]:
+        values: dict[str, float] = {
+            "steps_total": self.stats.steps,
+            "step_seconds_total": self.stats.step_seconds,
+            "tokens_computed_total": self.stats.tokens,
+            "tokens_generated_total": self.stats.generated,
+        }
+        if self._opened is not None:
+            worker, keeper = self._opened.worker, self._opened.keeper
+            values |= {
+                "requests_running": len(worker.scheduler.running),
+                "requests_waiting": len(worker.scheduler.waiting),
+                "kv_blocks": worker.scheduler.pool.count,
+                "kv_blocks_free": worker.scheduler.pool.free,
+                "unsaved_bytes": keeper.unsaved_bytes(),
+                "yielded_seconds_total": worker.arbiter.yielded,
+                "recomputed_tokens_total": worker.recomputed,
+                "snapshot_bytes": keeper.facts.bytes if keeper.facts else 0,
+            }
+        return values
+
+
+class _Values(Mapping[str, Json]):
+    """The values of documents, without a copy."""
+
+    def __init__(self, documents: Mapping[str, Document]) -> None:
+        self._documents = documents
+
+    def __getitem__(self, name: str) -> Json:
+        return self._documents[name].value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._documents)
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+
+def blocks_for(context_length: int, *, contexts: int = 4) -> int:
+    """Blocks that hold so many full contexts: one to run, the others for those who return."""
+    return -(-context_length // BLOCK) * contexts
+
+
+def _facts(loaded: Loaded, uri: str) -> Facts | None:
+    """An earlier commit in the words of a new one, for a pause that had nothing to save."""
+    if loaded.identity is None:
+        return None
+    return Facts(
+        uri=uri,
+        manifest=loaded.base,
+        tokens=sum(len(block.tokens) for block in loaded.blocks),
+        bytes=len(loaded.blocks) * loaded.identity.block_bytes + loaded.bytes,
+        new_bytes=0,
+        conversations=loaded.context.conversations,
+        digest=loaded.digest,
+        weights_digest=loaded.identity.weights_digest,
+        kernel_class=loaded.identity.kernel_class,
+        epoch=loaded.last.epoch,
+        saved=loaded.saved,
+    )

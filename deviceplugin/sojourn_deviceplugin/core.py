@@ -71,7 +71,7 @@ class Node:
         )
         slots = Slots(config.arbiter_dir / gpu.uuid, limits)
         self._slots[gpu.ordinal] = slots
-        self._ledger.restore(slots.restore(gpu.ordinal))
+        self._ledger.restore(slots.restore(gpu.ordinal), now_ns=time.monotonic_ns())
 
     # ------------------------------------------------------------ for the gRPC threads
 

@@ -11,6 +11,7 @@ from sojourn_api.objects import Condition, Gpu
 
 from sojourn_deviceplugin import fragmentation
 from sojourn_deviceplugin.facts import NodeFacts
+from sojourn_deviceplugin.health import Verdict
 from sojourn_deviceplugin.ledger import Grant
 from sojourn_deviceplugin.metrics import free_slices, sizes_in_use
 from sojourn_deviceplugin.offers import Offer
@@ -27,18 +28,22 @@ def gpu(offer: Offer, grants: Sequence[Grant]) -> Gpu:
     return Gpu(
         ordinal=offer.gpu.ordinal,
         uuid=offer.gpu.uuid,
-        model=offer.gpu.model,
+        model=_short(offer.gpu.model),
         memory_bytes=offer.gpu.memory_bytes,
         slice_bytes=offer.gpu.slice_bytes,
         slices=offer.in_service,
         free_slices=free_slices(offer, grants),
         healthy=offer.verdict.healthy,
-        reason=offer.verdict.reason,
+        reason=_why(offer.verdict),
         foreign_bytes=-(-offer.foreign_bytes // step) * step,
         mig=offer.mig,
         links=offer.links,
         share=gpus.capacity(offer.gpu.model, decode_fraction=HALF) or 0,
     )
+
+
+def _why(verdict: Verdict) -> str:
+    return "" if verdict.healthy else f"{verdict.reason}: {verdict.message}"[:1024]
 
 
 def ready(facts: NodeFacts, offers: Sequence[Offer]) -> Condition:
@@ -60,7 +65,7 @@ def ready(facts: NodeFacts, offers: Sequence[Offer]) -> Condition:
 
 
 def _ill(offer: Offer) -> str:
-    return f"gpu-{offer.gpu.ordinal} {offer.verdict.reason}: {offer.verdict.message}"
+    return f"gpu-{offer.gpu.ordinal}: {_why(offer.verdict)}"
 
 
 def status(
@@ -69,7 +74,7 @@ def status(
     """The whole status. What is unknown is left out."""
     entries = [gpu(offer, grants) for offer in offers]
     free = [entry.free_slices for entry in entries]
-    models = sorted({_short(entry.model) for entry in entries})
+    models = {entry.model for entry in entries}
     found: dict[str, Any] = {
         "gpus": [render.gpu_to_raw(entry) for entry in entries],
         "slicesTotal": sum(entry.slices for entry in entries),
@@ -82,7 +87,7 @@ def status(
     if facts.driver:
         found["driverVersion"] = facts.driver
     if models:
-        found["gpuModel"] = ",".join(models)
+        found["gpuModel"] = models.pop() if len(models) == 1 else "mixed"
     fragment = fragmentation.fragment_percent(free, sizes_in_use(grants))
     if fragment is not None:
         found["fragmentPercent"] = fragment

@@ -131,18 +131,18 @@ def _after_fault(state: State, now: Situation) -> tuple[State, Verdict]:
     if fault is not None:
         if _recovered(state, fault, now):
             return State(good=state.good), HEALTHY
-        text = f"XID {fault.xid}: {meaning(fault.xid)}; {_advice(fault, state, now)}"
+        text = f"XID {fault.xid}: {meaning(fault.xid)}; {_advice(fault, now)}"
         return state, _ill(f"Xid{fault.xid}", text)
     if state.away and state.good < now.probes:
-        return state, _ill("Returning", f"answers again, {state.good} of {now.probes}")
+        return state, _ill("Returning", f"answers again; waits for {now.probes} good probes")
     return State(good=state.good), HEALTHY
 
 
-def _advice(fault: Fault, state: State, now: Situation) -> str:
+def _advice(fault: Fault, now: Situation) -> str:
     match fault.restart:
         case Restart.NODE:
             return "reboot the node"
         case Restart.GPU:
             return "reset the GPU (nvidia-smi --gpu-reset) or restart the driver"
         case _:
-            return f"{state.good} of {now.probes} good probes"
+            return f"waits for {now.probes} good probes in a row"

@@ -18,6 +18,9 @@ kubelet lists a pod only once all its containers are allocated. A guess on the s
 UNKNOWN: Final = Tier()
 """What a grant has until its pod is known: the lowest priority."""
 
+RESTORED_NS: Final = 2_000_000_000
+"""The same for grants of before a restart of the plugin."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Holder:
@@ -83,9 +86,13 @@ class Ledger:
         self.grants.append(grant)
         return grant, over
 
-    def restore(self, grants: Iterable[Grant]) -> None:
-        """Take back grants of before a restart; they are over unless the kubelet names them."""
-        self.grants.extend(grants)
+    def restore(self, grants: Iterable[Grant], *, now_ns: int) -> None:
+        """Take back grants of before a restart; they are over unless the kubelet names them soon.
+
+        The last allocation was answered before the plugin ended, so that the kubelet lists it.
+        """
+        made_ns = now_ns - SETTLE_NS + RESTORED_NS
+        self.grants.extend(replace(grant, made_ns=made_ns) for grant in grants)
 
     def reconcile(self, held: Held, *, listed_ns: int) -> Changes:
         """Take over the kubelet's list: name grants, drop those that are over, adopt unknown ones.

@@ -5,6 +5,7 @@ it. While the API server is away it keeps trying, with the newest status only.
 """
 
 import datetime as dt
+import http
 import logging
 import queue
 import threading
@@ -117,7 +118,15 @@ class Publisher(threading.Thread):
             self._pods_at = time.monotonic()
         self._write()
         while not self._events.empty():
-            self._kube.call("POST", EVENTS, body=self._events.get_nowait())
+            self._send(self._events.get_nowait())
+
+    def _send(self, event: dict[str, Any]) -> None:
+        try:
+            self._kube.call("POST", EVENTS, body=event)
+        except ApiError as error:
+            if error.status != http.HTTPStatus.FORBIDDEN:
+                raise
+            self._failed(error)  # without the right to send events all else must go on
 
     def _read_pods(self) -> None:
         selector = quote(f"spec.nodeName={self._name}")

@@ -48,12 +48,10 @@ class Reader(threading.Thread):
 
     def latest(self) -> NodeFacts:
         """The newest facts, or that NVML does not answer."""
-        silent = time.monotonic() - self._done
-        if silent <= self._patience + self._every:
+        if not self.silent:
             return self._facts
-        return NodeFacts(
-            error=f"NVML has not answered for {silent:.0f} s", session=self._facts.session
-        )
+        text = f"NVML has not answered for over {self._patience:.0f} s"
+        return NodeFacts(error=text, session=self._facts.session)
 
     @property
     def silent(self) -> bool:

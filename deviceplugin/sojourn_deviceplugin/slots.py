@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import shutil
-import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,14 +69,13 @@ class Slots:
 
     def restore(self, ordinal: int) -> Iterator[Grant]:
         """The grants of before this start, at the tiers that they had."""
-        now = time.monotonic_ns()
         for slot, devices in self._restored.items():
             try:
                 tier = arbiter.read_tier(self.grants, slot)
             except arbiter.ArbiterError as error:
                 log.warning("tier lost over a restart", extra={"slot": slot, "error": str(error)})
                 tier = UNKNOWN
-            yield Grant(ordinal=ordinal, devices=devices, slot=slot, made_ns=now, tier=tier)
+            yield Grant(ordinal=ordinal, devices=devices, slot=slot, made_ns=0, tier=tier)
 
     def refill(self) -> None:
         """Make pages until enough are ready."""

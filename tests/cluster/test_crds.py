@@ -293,7 +293,12 @@ MALFORMED: list[tuple[str, dict[str, Any], str, str]] = [
         "spec.template.volumes",
         "give exactly one of",
     ),
-    (SESSION, one("volumes", {"name": "store", "secret": {}}), "volumes", "use another name"),
+    (
+        SESSION,
+        one("volumes", {"name": "sojourn-store", "secret": {}}),
+        "volumes",
+        "use another name",
+    ),
     (SESSION, one("volumeMounts", {"name": "v", "mountPath": "c"}), MOUNT, "start it with a slash"),
     (
         SESSION,

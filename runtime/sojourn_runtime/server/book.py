@@ -169,7 +169,7 @@ class Book:
             elif stream is None:
                 self._end(response, EndReason.FAILED, tokens=(), message=LOST)
             else:
-                self._follow(response, stream)
+                self._follow(response, stream, seen=len(stream.events))
         for stream in waiting.values():
             # choices of stateless calls: kept alive by the session for a while, then forgotten
             self._followers[stream.request.id] = self._start(self._see_off(stream), stream)
@@ -181,10 +181,13 @@ class Book:
             follower.cancel()
         await asyncio.gather(*followers, return_exceptions=True)
 
-    def _follow(self, response: Response, stream: Stream) -> None:
+    def _follow(self, response: Response, stream: Stream, *, seen: int = 0) -> None:
+        """`seen` tokens were made before this process started."""
         if response.conversation is not None:
             self._busy[response.id] = response.conversation
-        self._followers[response.id] = self._start(self._see_through(response, stream), stream)
+        self._followers[response.id] = self._start(
+            self._see_through(response, stream, seen=seen), stream
+        )
 
     def _start(
         self, following: Coroutine[None, None, Response | None], stream: Stream
@@ -195,9 +198,11 @@ class Book:
         task.add_done_callback(lambda _: self._busy.pop(name, None))
         return task
 
-    async def _see_through(self, response: Response, stream: Stream) -> Response | None:
+    async def _see_through(
+        self, response: Response, stream: Stream, *, seen: int
+    ) -> Response | None:
         """Wait for the end and write it down."""
-        watch = Stopwatch(self._metrics, seen=len(stream.events))
+        watch = Stopwatch(self._metrics, seen=seen)
         reader = stream.reader(lead=None, watch=True)
         reason, message = EndReason.STOP, ""
         try:

@@ -95,7 +95,7 @@ def broken(message: str) -> ApiError:
 
 def context_exceeded(*, prompt: int, wanted: int, limit: int, param: str) -> ApiError:
     message = (
-        f"The context holds {limit} tokens, but the prompt has {prompt}"
+        f"'{param}' is too much: the context holds {limit} tokens, but the prompt has {prompt}"
         + (f" and {wanted} more are asked for" if wanted else "")
         + ". Shorten the prompt or ask for fewer tokens."
     )

@@ -262,7 +262,6 @@ class OpenAi:
         """What to write after each batch; a comment after a silence."""
         head = plan.head
         write = _Writer(plan, spell=self._spell)
-        yield [encode_event(head.chunk([choice])) for choice in write.opening(len(call.streams))]
         async with aclosing(call.batches()) as batches:
             async for batch in batches:
                 if not batch:
@@ -293,28 +292,30 @@ class _Writer:
         self._echoes = [echo for echo in plan.echoes for _ in range(per_prompt)]
         self._offsets = [len(echo) for echo in self._echoes]
 
-    def opening(self, choices: int) -> list[Json]:
+    def opening(self, index: int) -> list[Json]:
+        """What comes with the first token; not before it, or clients would time the wrong thing."""
         if self._chat:
-            return [chunks.chat_opening(index) for index in range(choices)]
-        return [
-            {"index": index, "text": echo, "logprobs": None, "finish_reason": None}
-            for index, echo in enumerate(self._echoes)
-            if echo
-        ]
+            return [chunks.chat_opening(index)]
+        echo = self._echoes[index]
+        if not echo:
+            return []
+        return [{"index": index, "text": echo, "logprobs": None, "finish_reason": None}]
 
     def token(self, index: int, event: TokenEvent) -> list[Json]:
+        made = self.opening(index) if event.position == 0 else []
         if self._chat:
-            made = [chunks.chat_choice(index, event, spell=self._spell)]
+            made.append(chunks.chat_choice(index, event, spell=self._spell))
             if event.finish:
                 made.append(chunks.chat_closing(index, event.finish))
             return made
         offset = self._offsets[index]
         self._offsets[index] += len(event.text)
-        return [
+        made.append(
             chunks.completion_choice(
                 index, event, offset=offset, spell=self._spell, chosen=self._chosen
             )
-        ]
+        )
+        return made
 
 
 def _read_head(fields: Fields, *, prefix: str, chat: bool) -> chunks.Head:

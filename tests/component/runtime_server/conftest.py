@@ -5,6 +5,7 @@ It says what a test tells it to say, as fast as the test lets it.
 
 import codecs
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -156,6 +157,28 @@ class Talker:
         """Requests not yet released."""
         return list(self._streams)
 
+    def made_all(self) -> None:
+        """Waits until no more tokens are allowed."""
+        with self._wake:
+            assert self._wake.wait_for(lambda: self._allowed == 0, timeout=20)
+
+    def wait_for_lag(self) -> None:
+        """Waits until each running request is held up by its reader."""
+        self._wait(lambda: bool(self.running) and all(s.lagging() for s in self._streams.values()))
+
+    def wait_until_running(self) -> None:
+        self._wait(lambda: bool(self._streams))
+
+    def wait_until_forgotten(self) -> None:
+        self._wait(lambda: not self._streams)
+
+    def _wait(self, state: Callable[[], bool]) -> None:
+        with self._wake:
+            deadline = time.monotonic() + 20
+            while not state():
+                assert time.monotonic() < deadline
+                self._wake.wait(0.005)
+
     def made(self, request_id: str) -> int:
         return len(self._streams[request_id].events)
 
@@ -217,10 +240,12 @@ class Talker:
             for stream in able:
                 if self._allowed == 0:
                     break
-                if self._allowed is not None:
-                    self._allowed -= 1
                 script = [*self.reply(stream.request).encode(), EOS]
                 self._append(stream, script[len(stream.events) % len(script)])
+                if self._allowed is not None:
+                    with self._wake:
+                        self._allowed -= 1
+                        self._wake.notify_all()
 
     def _able(self) -> list[Stream]:
         if self._allowed == 0:

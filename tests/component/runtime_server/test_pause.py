@@ -1,0 +1,146 @@
+"""A pause cuts streams cleanly, and after it every event comes exactly once."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+
+MODEL = "bytes"
+KEY = {"Authorization": "Bearer a-key"}
+
+
+async def lines(response: aiohttp.ClientResponse) -> AsyncIterator[str]:
+    async for line in response.content:
+        text = line.decode().strip()
+        if text:
+            yield text
+
+
+async def read_until_cut(url: str, body: dict[str, Any], session: Any, *, at: int) -> list[str]:
+    """All lines of a stream whose session is paused once `at` data lines have come."""
+    saved: list[str] = []
+    async with (
+        aiohttp.ClientSession(headers=KEY) as http,
+        http.post(url, json=body) as response,
+    ):
+        data = 0
+        async for line in lines(response):
+            saved.append(line)
+            data += line.startswith("data:")
+            if data == at and not session.pausing:
+                session.saved = session.pause()
+    return saved
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("at", [1, 5, 9])
+async def test_a_stream_cut_by_a_pause_goes_on_in_the_next_process(
+    serve: Any, talker: Any, *, background: bool, at: int
+) -> None:
+    session = talker()
+    session.allow(6)
+    body = {"model": MODEL, "input": "Hi", "stream": True, "background": background}
+    async with serve(session) as rig:
+        seen = await read_until_cut(f"{rig.url}/v1/responses", body, session, at=at)
+    assert seen[-1] == ": paused"
+    events = [json.loads(line[6:]) for line in seen if line.startswith("data: ")]
+    async with serve(talker(session.saved)) as rig:
+        rest = await rig.client.responses.retrieve(
+            events[0]["response"]["id"], stream=True, starting_after=events[-1]["sequence_number"]
+        )
+        found = [event async for event in rest]
+        numbers = [event["sequence_number"] for event in events]
+        numbers += [event.sequence_number for event in found]
+        assert numbers == list(range(len(numbers)))
+        deltas = [e["delta"] for e in events if e["type"] == "response.output_text.delta"]
+        deltas += [e.delta for e in found if e.type == "response.output_text.delta"]
+        assert "".join(deltas) == "All is well."
+        assert found[-1].type == "response.completed"
+
+
+async def test_a_background_response_runs_on_by_itself(serve: Any, talker: Any) -> None:
+    session = talker()
+    async with serve(session) as rig:
+        done = await rig.client.responses.create(model=MODEL, input="x", max_output_tokens=1)
+        session.allow(3)
+        conversation = await rig.client.conversations.create()
+        made = await rig.client.responses.create(
+            model=MODEL, input="Hi", background=True, conversation=conversation.id
+        )
+        saved = session.pause()
+    async with serve(talker(saved)) as rig:
+        while (polled := await rig.client.responses.retrieve(made.id)).status != "completed":
+            pass
+        assert polled.output_text == "All is well."
+        items = rig.client.conversations.items.list(conversation.id)
+        assert len([item async for item in items]) == 2
+        assert (await rig.client.responses.retrieve(done.id)).output_text == "A"
+        assert rig.session.kept == []
+
+
+async def test_a_chat_stream_ends_with_the_comment_and_no_final_chunk(
+    serve: Any, talker: Any
+) -> None:
+    session = talker()
+    session.allow(3)
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "stream": True}
+    async with serve(session) as rig:
+        seen = await read_until_cut(f"{rig.url}/v1/chat/completions", body, session, at=2)
+    assert seen[-1] == ": paused"
+    assert not any('finish_reason":"' in line or "[DONE]" in line for line in seen)
+    assert [request.id[:9] for request, _ in session.saved.requests] == ["chatcmpl-"]
+
+
+async def test_who_waits_for_a_whole_answer_is_told_to_come_again(serve: Any, talker: Any) -> None:
+    session = talker()
+    session.allow(1)
+    async with (
+        serve(session) as rig,
+        aiohttp.ClientSession(headers=KEY) as http,
+    ):
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}]}
+        asked = asyncio.ensure_future(http.post(f"{rig.url}/v1/chat/completions", json=body))
+        await asyncio.to_thread(session.made_all)
+        session.pause()
+        async with await asked as response:
+            answer = await response.json()
+    assert response.status == 503
+    assert response.headers["Retry-After"] == "1"
+    assert answer["error"]["code"] == "pausing"
+
+
+async def test_a_response_lost_between_keeping_and_submitting_has_failed(
+    serve: Any, talker: Any
+) -> None:
+    session = talker()
+    session.allow(0)
+    async with serve(session) as rig:
+        made = await rig.client.responses.create(model=MODEL, input="Hi", background=True)
+        saved = session.pause()
+    saved.requests.clear()
+    async with serve(talker(saved)) as rig:
+        lost = await rig.client.responses.retrieve(made.id)
+        assert lost.status == "failed"
+        assert lost.error is not None
+        assert "send it again" in lost.error.message
+
+
+async def test_while_it_does_not_serve_clients_learn_the_reason(serve: Any, talker: Any) -> None:
+    for reason in ("Loading", "Restoring", "Pausing"):
+        session = talker()
+        session.ready = reason
+        async with serve(session) as rig, aiohttp.ClientSession() as http:
+            with pytest.raises(openai.APIStatusError) as caught:
+                await rig.client.models.list()
+            assert caught.value.status_code == 503
+            assert caught.value.code == reason.lower()
+            assert caught.value.response.headers["Retry-After"] == "1"
+            async with http.get(f"{rig.url}/readyz") as response:
+                assert response.status == 503
+                assert (await response.json())["reason"] == reason
+            async with http.get(f"{rig.url}/healthz") as response:
+                assert response.status == 200

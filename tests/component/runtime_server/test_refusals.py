@@ -1,0 +1,222 @@
+"""What is wrong is refused with a status, the field's name and a code that clients know."""
+
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+
+KEY = {"Authorization": "Bearer a-key"}
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+RESPONSES = "/v1/responses"
+CONVERSATIONS = "/v1/conversations"
+USER = {"role": "user", "content": "x"}
+PART = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    return {"model": "bytes", "messages": [USER]} | fields
+
+
+def text(**fields: Any) -> dict[str, Any]:
+    return {"model": "bytes", "prompt": "x"} | fields
+
+
+def ask(**fields: Any) -> dict[str, Any]:
+    return {"model": "bytes", "input": "x"} | fields
+
+
+def says(**message: Any) -> dict[str, Any]:
+    return chat(messages=[message])
+
+
+def parts(*content: Any) -> dict[str, Any]:
+    return says(role="user", content=list(content))
+
+
+FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+WRONG: list[tuple[str, Any, int, str | None]] = [
+    (CHAT, {"messages": [USER]}, 400, "model"),
+    (CHAT, chat(model=3), 400, "model"),
+    (CHAT, chat(model="gpt"), 404, "model"),
+    (CHAT, {"model": "bytes"}, 400, "messages"),
+    (CHAT, chat(messages=[]), 400, "messages"),
+    (CHAT, chat(messages="x"), 400, "messages"),
+    (CHAT, chat(messages=["x"]), 400, "messages[0]"),
+    (CHAT, says(content="x"), 400, "messages[0].role"),
+    (CHAT, says(role="king", content="x"), 400, "messages[0].role"),
+    (CHAT, says(role="function", name="f", content="x"), 501, "messages[0].role"),
+    (CHAT, says(role="user"), 400, "messages[0].content"),
+    (CHAT, says(role="user", content=3), 400, "messages[0].content"),
+    (CHAT, says(role="user", content="x", mood="good"), 400, "messages[0].mood"),
+    (CHAT, says(role="tool", content="x"), 400, "messages[0].tool_call_id"),
+    (CHAT, says(role="assistant"), 400, "messages[0].content"),
+    (CHAT, says(role="assistant", content="x"), 400, "messages"),
+    (CHAT, parts("x"), 400, "messages[0].content[0]"),
+    (CHAT, parts({"type": "text"}), 400, "messages[0].content[0].text"),
+    (CHAT, parts({"type": "smell"}), 400, "messages[0].content[0].type"),
+    (CHAT, parts(PART), 501, "messages[0].content[0].type"),
+    (CHAT, chat(temperature="hot"), 400, "temperature"),
+    (CHAT, chat(temperature=2.5), 400, "temperature"),
+    (CHAT, chat(temperature=True), 400, "temperature"),
+    (CHAT, chat(top_p=1.1), 400, "top_p"),
+    (CHAT, chat(top_k=1.5), 400, "top_k"),
+    (CHAT, chat(min_p=-1), 400, "min_p"),
+    (CHAT, chat(presence_penalty=3), 400, "presence_penalty"),
+    (CHAT, chat(frequency_penalty=-3), 400, "frequency_penalty"),
+    (CHAT, chat(repetition_penalty=0), 400, "repetition_penalty"),
+    (CHAT, chat(max_tokens=0), 400, "max_tokens"),
+    (CHAT, chat(max_tokens=10**9), 400, "max_tokens"),
+    (CHAT, chat(max_completion_tokens="many"), 400, "max_completion_tokens"),
+    (CHAT, chat(n=0), 400, "n"),
+    (CHAT, chat(n=1000), 400, "n"),
+    (CHAT, chat(seed=1.5), 400, "seed"),
+    (CHAT, chat(seed=2**70), 400, "seed"),
+    (CHAT, chat(stop=[""]), 400, "stop"),
+    (CHAT, chat(stop=3), 400, "stop"),
+    (CHAT, chat(stop=["x"] * 17), 400, "stop"),
+    (CHAT, chat(stream="yes"), 400, "stream"),
+    (CHAT, chat(stream_options={"include_usage": True}), 400, "stream_options"),
+    (CHAT, chat(stream=True, stream_options={"x": 1}), 400, "stream_options.x"),
+    (CHAT, chat(top_logprobs=2), 400, "top_logprobs"),
+    (CHAT, chat(logprobs=True, top_logprobs=21), 400, "top_logprobs"),
+    (CHAT, chat(logit_bias={"x": 1}), 400, "logit_bias"),
+    (CHAT, chat(logit_bias={"9999": 1}), 400, "logit_bias"),
+    (CHAT, chat(logit_bias={"5": 200}), 400, "logit_bias.5"),
+    (CHAT, chat(response_format=FORM), 501, "response_format.type"),
+    (CHAT, chat(response_format={"type": "poem"}), 400, "response_format.type"),
+    (CHAT, chat(tools=[{"type": "browser"}]), 501, "tools[0].type"),
+    (CHAT, chat(tools=[{"type": "function"}]), 400, "tools[0].function"),
+    (CHAT, chat(tools=[TOOL], tool_choice="required"), 501, "tool_choice"),
+    (CHAT, chat(modalities=["text", "audio"]), 501, "modalities"),
+    (CHAT, chat(functions=[{"name": "f"}]), 501, "functions"),
+    (CHAT, chat(temprature=1), 400, "temprature"),
+    (CHAT, chat(messages=[{"role": "user", "content": "x" * 5000}]), 400, "messages"),
+    (TEXT, text(prompt=None), 400, "prompt"),
+    (TEXT, text(prompt=""), 400, "prompt"),
+    (TEXT, text(prompt=[]), 400, "prompt"),
+    (TEXT, text(prompt=[1, 99999]), 400, "prompt[1]"),
+    (TEXT, text(prompt=[[1], ["x"]]), 400, "prompt[1][0]"),
+    (TEXT, text(prompt=[{}]), 400, "prompt[0]"),
+    (TEXT, text(suffix="y"), 501, "suffix"),
+    (TEXT, text(best_of=3), 501, "best_of"),
+    (TEXT, text(logprobs=True), 400, "logprobs"),
+    (TEXT, text(echo=True, logprobs=1), 501, "echo"),
+    (RESPONSES, {"model": "bytes"}, 400, "input"),
+    (RESPONSES, ask(input=[]), 400, "input"),
+    (RESPONSES, ask(input=[{"role": "x", "content": "y"}]), 400, "input[0].role"),
+    (RESPONSES, ask(input=[{"type": "reasoning"}]), 501, "input[0].type"),
+    (RESPONSES, ask(instructions=3), 400, "instructions"),
+    (RESPONSES, ask(previous_response_id="resp_none"), 404, "previous_response_id"),
+    (RESPONSES, ask(conversation="conv_none"), 404, "conversation"),
+    (RESPONSES, ask(conversation={"id": 3}), 400, "conversation.id"),
+    (RESPONSES, ask(conversation="c", previous_response_id="r"), 400, "previous_response_id"),
+    (RESPONSES, ask(background=True, store=False), 400, "background"),
+    (RESPONSES, ask(truncation="some"), 400, "truncation"),
+    (RESPONSES, ask(max_output_tokens=0), 400, "max_output_tokens"),
+    (RESPONSES, ask(metadata={"k": 1}), 400, "metadata.k"),
+    (RESPONSES, ask(text={"format": FORM}), 501, "text.format.type"),
+    (RESPONSES, ask(tools=[{"type": "web_search"}]), 501, "tools[0].type"),
+    (RESPONSES, ask(prompt={"id": "p"}), 501, "prompt"),
+    (RESPONSES, ask(include=["message.output_text.logprobs"]), 501, "include"),
+    (RESPONSES, ask(top_logprobs=2), 501, "top_logprobs"),
+    (RESPONSES, ask(unheard=1), 400, "unheard"),
+    (CONVERSATIONS, {"items": [{"type": "x"}]}, 501, "items[0].type"),
+    (CONVERSATIONS, {"items": [USER] * 21}, 400, "items"),
+    (CONVERSATIONS, {"metadata": []}, 400, "metadata"),
+    (f"{CONVERSATIONS}/conv_none", {"metadata": {}}, 404, None),
+    (f"{CONVERSATIONS}/conv_none/items", {"items": [USER]}, 404, None),
+    (f"{RESPONSES}/resp_none/cancel", {}, 404, None),
+    ("/v1/embeddings", {"input": "x"}, 501, None),
+    ("/v1/images/generations", {}, 501, None),
+    ("/v1/audio/speech", {}, 501, None),
+    ("/v1/files", {}, 501, None),
+    ("/v1/moderations", {}, 501, None),
+    ("/v1/responses/input_tokens", {}, 501, None),
+    ("/v1/nothing", {}, 404, None),
+    ("/v1/models", {}, 405, None),
+]
+
+
+async def test_every_wrong_request_is_answered_by_name(rig: Any) -> None:
+    async with aiohttp.ClientSession(headers=KEY) as http:
+        for path, body, status, param in WRONG:
+            async with http.post(rig.url + path, json=body) as response:
+                error = (await response.json())["error"]
+                said = (path, body, response.status, error)
+                assert response.status == status, said
+                assert error["param"] == param, said
+                assert set(error) == {"message", "type", "param", "code"}, said
+                assert param is None or param in error["message"] or status != 400, said
+    assert rig.session.kept == []
+
+
+GETS = [
+    ("/v1/responses/resp_none", 404, None),
+    ("/v1/responses/resp_none/input_items", 404, None),
+    ("/v1/conversations/conv_none", 404, None),
+    ("/v1/conversations/conv_none/items/x", 404, None),
+    ("/v1/responses/resp_none?stream=maybe", 400, "stream"),
+    ("/v1/responses/resp_none?starting_after=3", 400, "starting_after"),
+    ("/v1/responses/resp_none?stream=true&starting_after=x", 400, "starting_after"),
+    ("/v1/chat/completions/chatcmpl-1", 501, None),
+    ("/v1/vector_stores/vs_1/files", 501, None),
+]
+
+
+@pytest.mark.parametrize(("path", "status", "param"), GETS)
+async def test_wrong_addresses_are_answered_by_name(
+    rig: Any, path: str, status: int, param: str | None
+) -> None:
+    async with aiohttp.ClientSession(headers=KEY) as http, http.get(rig.url + path) as response:
+        error = (await response.json())["error"]
+        assert (response.status, error["param"]) == (status, param)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"", 400, "invalid_json"),
+        (b"{", 400, "invalid_json"),
+        (b"[]", 400, "invalid_json"),
+        (b"\xff", 400, "invalid_json"),
+        (b"[" * 100_000, 400, "invalid_json"),
+        (b'{"model":"bytes","messages":[{"role":"user","content":"\\ud800"}]}', 400, None),
+        (json.dumps(chat(user="x" * 300_000)).encode(), 413, "request_too_large"),
+    ],
+)
+async def test_bodies_that_are_no_request_are_refused(
+    rig: Any, body: bytes, status: int, code: str | None
+) -> None:
+    async with (
+        aiohttp.ClientSession(headers=KEY) as http,
+        http.post(rig.url + CHAT, data=body) as response,
+    ):
+        error = (await response.json())["error"]
+        assert response.status == status
+        assert code is None or error["code"] == code
+
+
+@pytest.mark.parametrize("key", [None, "Bearer wrong", "Bearer ", "Basic a-key", "Bearer \udcff"])
+async def test_without_the_key_nothing_of_the_api_is_there(rig: Any, key: str | None) -> None:
+    headers = {} if key is None else {"Authorization": key}
+    async with aiohttp.ClientSession(headers=headers) as http:
+        for path in ("/v1/models", "/v1/nothing", "/v1/responses/resp_1"):
+            async with http.get(rig.url + path) as response:
+                assert response.status == 401
+                assert (await response.json())["error"]["code"] == "invalid_api_key"
+        for path in ("/healthz", "/readyz", "/metrics", "/sojourn/v1/status"):
+            async with http.get(rig.url + path) as response:
+                assert response.status == 200
+
+
+async def test_what_is_not_there_is_not_asked_for_twice(rig: Any) -> None:
+    async with (
+        aiohttp.ClientSession(headers=KEY) as http,
+        http.post(f"{rig.url}/v1/embeddings", json={}) as response,
+    ):
+        assert response.headers["x-should-retry"] == "false"
+        assert "embeddings" in (await response.json())["error"]["message"]

@@ -7,9 +7,9 @@ it. While the API server is away it keeps trying, with the newest status only.
 import datetime as dt
 import http
 import logging
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -56,7 +56,7 @@ class Publisher(threading.Thread):
         self._pace = pace
         self._poked = threading.Event()
         self._end = threading.Event()
-        self._events: queue.Queue[dict[str, Any]] = queue.Queue(WAITING_EVENTS)
+        self._events: deque[dict[str, Any]] = deque(maxlen=WAITING_EVENTS)
         self._written: dict[str, Any] = {}
         self._written_at = 0.0
         self._pods_at = 0.0
@@ -84,9 +84,7 @@ class Publisher(threading.Thread):
             "lastTimestamp": now,
             "count": 1,
         }
-        if self._events.full():
-            self._events.get_nowait()
-        self._events.put_nowait(event)
+        self._events.append(event)
         self._poked.set()
 
     def stop(self) -> None:
@@ -117,8 +115,11 @@ class Publisher(threading.Thread):
             self._read_pods()
             self._pods_at = time.monotonic()
         self._write()
-        while not self._events.empty():
-            self._send(self._events.get_nowait())
+        while self._events:
+            event = self._events[0]
+            self._send(event)
+            if self._events and self._events[0] is event:  # else it made room for newer ones
+                self._events.popleft()
 
     def _send(self, event: dict[str, Any]) -> None:
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from fakekubelet import Kubelet
 from fakenvml import machine as fake
 from sojourn_deviceplugin.config import Config, DeviceNodes
+from sojourn_deviceplugin.kube import Access
 from sojourn_deviceplugin.plugin import Plugin
 
 
@@ -29,6 +30,7 @@ class Rig:
     machine: fake.Machine
     kubelet: Kubelet
     settings: dict[str, object] = field(default_factory=dict)
+    access: Access | None = None
     plugin: Plugin | None = None
     _loop: threading.Thread | None = None
 
@@ -45,7 +47,7 @@ class Rig:
 
     def start(self) -> Plugin:
         self.machine.write()
-        self.plugin = Plugin(self.config, node_name="node", access=None)
+        self.plugin = Plugin(self.config, node_name="node", access=self.access)
         self.plugin.start()
         self._loop = threading.Thread(target=self.plugin.run, daemon=True)
         self._loop.start()

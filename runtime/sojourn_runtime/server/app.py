@@ -179,8 +179,7 @@ class Server:
         return web.Response(body=self.metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _status(self, _: web.Request) -> web.Response:
-        status = self._session.status() | {"latency": self.metrics.latency()}
-        return web.json_response(status)
+        return web.json_response(self._session.status())
 
 
 def _why(reason: str) -> str:

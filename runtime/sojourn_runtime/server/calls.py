@@ -103,7 +103,8 @@ class Call:
         for reader in self._readers:
             reader.close()
         for stream in self.streams:
-            if stream.done or not self._session.pausing:
+            paused = stream.closed == "Pausing" or (self._session.pausing and not stream.done)
+            if not paused:
                 self._session.release(stream.request.id)
 
     def submit(self, submission: Submission, *, whole: bool, param: str) -> None:

@@ -1,13 +1,11 @@
-"""Numbers for Prometheus, and the rolling percentiles that the session's status tells.
+"""Numbers for Prometheus.
 
 Latencies are taken where a token leaves the engine for its reader: time to first token from the
 request's arrival, inter-token latency as the gap between two tokens of one choice. An own
 registry, so that two servers of one process (tests) do not meet.
 """
 
-import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -18,8 +16,6 @@ from prometheus_client.registry import Collector
 from sojourn_runtime.engine.request import Finish
 from sojourn_runtime.stream import TokenEvent
 
-WINDOW: Final = 1024
-"""Samples per percentile: minutes of one busy stream, and small enough to sort on demand."""
 FIRST_BUCKETS: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.18, 0.25, 0.35, 0.5, 0.75),
     *(1, 2.5, 5, 10, 30, 60, 120),
@@ -33,35 +29,11 @@ WHOLE_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 18
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Window:
-    """The last samples of a latency."""
-
-    __slots__ = ("_samples",)
-
-    def __init__(self, size: int = WINDOW) -> None:
-        self._samples: deque[float] = deque(maxlen=size)
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def add(self, seconds: float) -> None:
-        self._samples.append(seconds)
-
-    def percentile(self, fraction: float) -> float | None:
-        """The smallest sample that `fraction` of them do not exceed; None without samples."""
-        if not self._samples:
-            return None
-        ordered = sorted(self._samples)
-        return ordered[max(0, math.ceil(fraction * len(ordered)) - 1)]
-
-
 class Metrics:
     """All that the server counts."""
 
     def __init__(self, gauges: Callable[[], Mapping[str, float]]) -> None:
         self.registry = CollectorRegistry()
-        self.first_tokens = Window()
-        self.gaps = Window()
         self._first = Histogram(
             "sojourn_request_time_to_first_token_seconds",
             "From the arrival of a request to its first token.",
@@ -94,9 +66,6 @@ class Metrics:
             "Tokens of prompts whose context was there already.",
             registry=self.registry,
         )
-        self._generated = Counter(
-            "sojourn_generated_tokens_total", "Tokens made.", registry=self.registry
-        )
         self._http = Counter(
             "sojourn_http_requests_total",
             "Answers, by route and status.",
@@ -114,14 +83,9 @@ class Metrics:
 
     def started(self, seconds: float) -> None:
         self._first.observe(seconds)
-        self.first_tokens.add(seconds)
 
     def gap(self, seconds: float) -> None:
         self._gap.observe(seconds)
-        self.gaps.add(seconds)
-
-    def generated(self, tokens: int) -> None:
-        self._generated.inc(tokens)
 
     def finished(self, reason: str, *, seconds: float) -> None:
         self._finished.labels(reason).inc()
@@ -129,16 +93,6 @@ class Metrics:
 
     def render(self) -> bytes:
         return generate_latest(self.registry)
-
-    def latency(self) -> dict[str, float | int | None]:
-        """The `latency` object of the status."""
-        first = self.first_tokens.percentile(0.95)
-        gap = self.gaps.percentile(0.95)
-        return {
-            "ttftP95Ms": None if first is None else round(first * 1000, 3),
-            "itlP95Ms": None if gap is None else round(gap * 1000, 3),
-            "window": max(len(self.first_tokens), len(self.gaps)),
-        }
 
 
 class Stopwatch:
@@ -171,7 +125,6 @@ class Stopwatch:
                 # of tokens that came together, the first waited and the others did not
                 self._metrics.gap(now - self._last)
             self._last = now
-            self._metrics.generated(1)
             if event.finish is not Finish.NONE:
                 self.ended(event.finish.word)
 

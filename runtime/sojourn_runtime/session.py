@@ -5,7 +5,6 @@ The server's calls (see `protocol`) change the context under the journal's lock 
 to the thread's queue. What a step is belongs to `worker`, what is saved to `keeper`.
 """
 
-import json
 import logging
 import queue
 import secrets
@@ -18,7 +17,7 @@ from typing import Any, Final, Literal
 from sojourn_runtime.context.errors import ContextError
 from sojourn_runtime.context.journal import pack_event
 from sojourn_runtime.context.snapshot import Facts, Identity, Loaded, load
-from sojourn_runtime.context.state import Context, Document, Kept
+from sojourn_runtime.context.state import Context, Document, Kept, document
 from sojourn_runtime.context.store import Store, open_store
 from sojourn_runtime.detokenize import TextStream
 from sojourn_runtime.engine.prefix import BLOCK
@@ -108,12 +107,14 @@ class Session:
         self._commands: queue.SimpleQueue[Callable[[Worker], None] | None] = queue.SimpleQueue()
         self._streams: dict[str, Stream] = {}
         self._restored: tuple[Stream, ...] = ()
+        self._orphans: list[Stream] = []
+        """Those of them whose clients must come back."""
         self._stop = StopFlag()
         self._pause_at: float | None = None
         self._settled = threading.Lock()
         self._over = False
         self._touched = time.monotonic()
-        self._ready_at = 0.0
+        self._ready_at = time.monotonic()
         self._resumed: dict[str, Any] | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -184,6 +185,7 @@ class Session:
         for kept in keeper.context.requests.values():
             self._take_up(worker, kept)
         self._restored = tuple(self._streams.values())
+        self._orphans = [s for s in self._restored if not s.request.background and not s.done]
         self._opened = _Opened(worker, keeper, model)
         return worker
 
@@ -203,6 +205,7 @@ class Session:
     def _take_up(self, worker: Worker, kept: Kept) -> None:
         stream = self._streams[kept.request.id] = Stream(kept.request)
         worker.begin(kept, stream, asked_at=time.perf_counter())
+        stream.started = bool(kept.output)  # what was cached then is not known any more
         if kept.finish is Finish.NONE:
             total = len(kept.request.prompt) + len(kept.output)
             worker.resumed[kept.request.id] = total - 1 if kept.output else kept.computed
@@ -213,6 +216,7 @@ class Session:
         restoring = True
         while self._pause_at is None:
             self._take_commands(worker, timeout=0.0)
+            self._abandon()
             worker.arbiter.wait(unless=lambda: self._pause_at is not None)
             busy = worker.step()
             if restoring:
@@ -223,7 +227,6 @@ class Session:
                 self._touched = waiting_since
                 continue
             worker.idle()
-            self._abandon()
             if time.monotonic() - waiting_since > IDLE_SECONDS:
                 self._save_idle(worker)
             self._take_commands(worker, timeout=self._patience(worker))
@@ -245,7 +248,7 @@ class Session:
         """How long to wait for a command; None: until one comes."""
         if worker.outputs:
             return HELD_SECONDS
-        if worker.keeper.unsaved or self._unattended():
+        if worker.keeper.unsaved or self._orphans:
             return IDLE_SECONDS
         return None
 
@@ -260,21 +263,13 @@ class Session:
         except queue.Empty:
             return
 
-    def _unattended(self) -> list[Stream]:
-        return [
-            stream
-            for stream in self._restored
-            if not stream.request.background
-            and not stream.followed
-            and stream.request.id in self._streams
-        ]
-
     def _abandon(self) -> None:
         """Give up restored requests that nobody came back for."""
-        if self._restored and time.monotonic() - self._ready_at > self.config.grace_seconds:
-            for stream in self._unattended():
-                self.release(stream.request.id)
-            self._restored = tuple(s for s in self._restored if s.request.background)
+        if self._orphans and time.monotonic() - self._ready_at > self.config.grace_seconds:
+            for stream in self._orphans:
+                if not stream.followed:
+                    self.release(stream.request.id)
+            self._orphans = []
 
     # -- the end --
 
@@ -428,11 +423,11 @@ class Session:
 
     def put_document(self, kind: str, document_id: str, value: Json) -> None:
         opened = self._now()
-        text = json.dumps(value, separators=(",", ":"))
+        encoded = document(value)
         event = {"kind": "put", "type": kind, "id": document_id, "value": value}
         with opened.keeper.journal.lock:
             opened.keeper.journal.append(pack_event(event))
-            self._context.put(kind, document_id, Document(value, text))
+            self._context.put(kind, document_id, encoded)
         self._commands.put(None)
 
     def delete_document(self, kind: str, document_id: str) -> None:

@@ -51,6 +51,11 @@ class Document:
     text: str
 
 
+def document(value: Any) -> Document:
+    """A value, encoded."""
+    return Document(value, json.dumps(value, separators=(",", ":")))
+
+
 @dataclass(slots=True)
 class Context:
     """Requests by id in order of arrival, documents by kind and id."""
@@ -84,8 +89,8 @@ class Context:
         if kept is not None and kept.finish is Finish.NONE:
             kept.finish = Finish.CANCELLED
 
-    def put(self, kind: str, document_id: str, document: Document) -> None:
-        self.documents.setdefault(kind, {})[document_id] = document
+    def put(self, kind: str, document_id: str, value: Document) -> None:
+        self.documents.setdefault(kind, {})[document_id] = value
 
     def delete(self, kind: str, document_id: str) -> None:
         self.documents.get(kind, {}).pop(document_id, None)
@@ -109,8 +114,7 @@ class Context:
             case "cancel":
                 self.cancel(record["id"])
             case "put":
-                document = Document(record["value"], json.dumps(record["value"]))
-                self.put(record["type"], record["id"], document)
+                self.put(record["type"], record["id"], document(record["value"]))
             case "delete":
                 self.delete(record["type"], record["id"])
             case "logprobs":
@@ -166,5 +170,5 @@ def restore(requests: Iterable[dict[str, Any]], documents: dict[str, dict[str, A
         context._keep(kept_from_json(value))  # noqa: SLF001 - the same module
     for kind, values in documents.items():
         for document_id, value in values.items():
-            context.put(kind, document_id, Document(value, json.dumps(value)))
+            context.put(kind, document_id, document(value))
     return context

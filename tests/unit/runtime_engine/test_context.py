@@ -1,0 +1,304 @@
+"""The saved context: two verbs of the store, checked bytes, fencing, and what is never removed."""
+
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sojourn_runtime.context.errors import (
+    SnapshotCorrupt,
+    SnapshotOfOtherModel,
+    StaleEpoch,
+    StoreFull,
+    StoreUnwritable,
+    UnsupportedStore,
+)
+from sojourn_runtime.context.journal import TokenRecord, pack_event, pack_tokens, unpack
+from sojourn_runtime.context.layout import Commit, parse
+from sojourn_runtime.context.saver import Captured, Saver
+from sojourn_runtime.context.snapshot import Identity, Loaded, compatible, load, read_block
+from sojourn_runtime.context.state import Context, document
+from sojourn_runtime.context.store import Store, open_store
+from sojourn_runtime.engine.prefix import BLOCK, Entry, name_of, root_name
+from sojourn_runtime.engine.request import Finish, Request, SamplingParams
+
+IDENTITY = Identity("sha256:weights", "class-v1", 1024)
+ROOT = root_name("weights")
+
+
+@pytest.fixture(params=["file", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "file":
+        return open_store((tmp_path / "store").as_uri())
+    return open_store(f"memory://{tmp_path}")
+
+
+def saver(store: Store, *, epoch: int = 1, budget: int = 1 << 30) -> Saver:
+    """As a start of the session opens it."""
+    loaded = load(store)
+    return Saver(
+        store,
+        session="s",
+        identity=IDENTITY,
+        epoch=epoch,
+        number=loaded.last.number if loaded.last.epoch == epoch else 0,
+        newest=loaded.newest,
+        base=loaded.base,
+        blocks=loaded.blocks,
+        budget=budget,
+    )
+
+
+def captured(context: Context | None = None, *, needed: frozenset[bytes] = frozenset()) -> Captured:
+    context = context or Context()
+    return Captured(
+        requests=[kept.encode() for kept in context.requests.values()],
+        documents={
+            kind: {name: document.text for name, document in values.items()}
+            for kind, values in context.documents.items()
+        },
+        conversations=context.conversations,
+        needed=needed,
+        former_log=None,
+    )
+
+
+def entry(number: int) -> Entry:
+    tokens = (number,) * BLOCK
+    return Entry(name_of(ROOT, tokens), ROOT, tokens, block=number)
+
+
+def content(number: int) -> bytes:
+    return bytes([number]) * IDENTITY.block_bytes
+
+
+def commit(writer: Saver, *numbers: int, context: Context | None = None) -> None:
+    for number in numbers:
+        writer.add(entry(number), content(number))
+    writer.commit(captured(context))
+    writer.wait()
+
+
+def request(name: str = "r") -> Request:
+    params = SamplingParams(max_tokens=9, stop=("a",), logit_bias=((1, 2.0),), stop_tokens=(3,))
+    return Request(id=name, prompt=(1, 2), params=params, meta="{}", conversation="c")
+
+
+# -- the store --
+
+
+def test_put_refuses_to_replace(store: Store) -> None:
+    store.put("segment-1-1.kv", [b"first"])
+    with pytest.raises(StoreUnwritable, match="segment-1-1"):
+        store.put("segment-1-1.kv", [b"second"])
+    assert store.read("segment-1-1.kv") == b"first"
+
+
+def test_of_two_writers_one_is_told_that_it_is_stale(store: Store) -> None:
+    old, new = saver(store, epoch=1), saver(store, epoch=2)
+    commit(new)
+    old.commit(captured())
+    with pytest.raises(StaleEpoch, match="manifest-2-1"):
+        old.wait()
+    assert load(store).base == "manifest-2-1.json"
+
+
+def test_an_older_start_cannot_commit_after_a_newer_one(store: Store) -> None:
+    old = saver(store, epoch=1)
+    commit(old, 1)
+    commit(saver(store, epoch=2), 2)
+    old.add(entry(3), content(3))
+    old.commit(captured())
+    with pytest.raises(StaleEpoch):
+        old.wait()
+    assert {block.tokens[0] for block in load(store).blocks} == {1, 2}
+
+
+def test_what_cannot_keep_the_contract_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedStore, match="s3 is not supported"):
+        open_store("s3://bucket/session")
+    with pytest.raises(UnsupportedStore, match="no host"):
+        open_store("file://host/folder")
+
+
+def test_a_store_that_cannot_be_written_says_which_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreUnwritable, match="file/store"):
+        open_store(str(tmp_path / "file" / "store"))
+
+
+def test_a_full_store_is_told_and_keeps_what_it_had(
+    tmp_path: Path, small_files: Callable[[int], None]
+) -> None:
+    store = open_store(str(tmp_path / "store"))
+    commit(saver(store), 1)
+    writer = saver(store, epoch=2)
+    small_files(IDENTITY.block_bytes * 2)
+    for number in range(2, 9):
+        writer.add(entry(number), content(number))
+    writer.commit(captured())
+    with pytest.raises(StoreFull, match=r"segment-2-1\.kv: no space left"):
+        writer.wait()
+    assert load(store).base == "manifest-1-1.json"
+    assert not [name for name in store.names() if "draft" in name]
+
+
+# -- snapshots --
+
+
+def test_a_snapshot_gives_back_what_was_put_in(store: Store) -> None:
+    context = Context()
+    kept = context.add(request())
+    kept.output, kept.finish, kept.computed = [5, 6], Finish.LENGTH, 3
+    kept.logprobs = [(-0.5, ((5, -0.5),)), (-1.0, ())]
+    context.put("response", "ä", document({"x": [1]}))
+    commit(saver(store), 1, 2, context=context)
+    loaded = load(store)
+    assert loaded.context == context
+    for block in loaded.blocks:
+        target = bytearray(IDENTITY.block_bytes)
+        read_block(store, block, memoryview(target))
+        assert target == content(block.tokens[0])
+
+
+def test_a_spoilt_manifest_is_passed_over_and_said(store: Store) -> None:
+    writer = saver(store)
+    commit(writer, 1)
+    commit(writer, 2)
+    spoil(store, "manifest-1-2.json")
+    loaded = load(store)
+    assert loaded.base == "manifest-1-1.json"
+    assert "manifest-1-2.json" in loaded.notes[0]
+
+
+def test_without_a_good_manifest_nothing_is_started_anew(store: Store) -> None:
+    commit(saver(store), 1)
+    spoil(store, "manifest-1-1.json")
+    with pytest.raises(SnapshotCorrupt, match="none of 1 manifests"):
+        load(store)
+
+
+def test_a_spoilt_block_is_refused(store: Store) -> None:
+    commit(saver(store), 1)
+    spoil(store, "segment-1-1.kv")
+    with pytest.raises(SnapshotCorrupt, match=r"segment-1-1\.kv: the block at 0"):
+        read_block(store, load(store).blocks[0], memoryview(bytearray(IDENTITY.block_bytes)))
+
+
+def spoil(store: Store, name: str) -> None:
+    data = bytearray(store.read(name))
+    data[len(data) // 3] ^= 1
+    store.delete(name)
+    store.put(name, [bytes(data)])
+
+
+def test_other_weights_are_refused_and_another_class_is_said() -> None:
+    context = Context()
+    context.add(request())
+    loaded = Loaded(context=context, identity=IDENTITY, base="manifest-1-1.json")
+    assert compatible(loaded, IDENTITY, uri="u") == ""
+    other = Identity("sha256:weights", "class-v2", 1024)
+    assert "class-v1" in compatible(loaded, other, uri="u")
+    with pytest.raises(SnapshotOfOtherModel, match="sha256:weights"):
+        compatible(loaded, Identity("sha256:other", "class-v1", 1024), uri="u")
+
+
+def test_the_last_two_good_snapshots_stay_and_the_rest_goes(store: Store) -> None:
+    writer = saver(store)
+    for number in range(1, 6):
+        commit(writer, number)
+    names = set(store.names()) - {"lock"}
+    assert names == {"manifest-1-4.json", "manifest-1-5.json"} | {
+        f"segment-1-{number}.kv" for number in range(1, 6)
+    }
+
+
+def test_a_claim_keeps_the_snapshot_that_it_builds_on(store: Store) -> None:
+    writer = saver(store)
+    commit(writer, 1)
+    commit(writer, 2)
+    commit(saver(store, epoch=2))
+    assert {"manifest-1-2.json", "manifest-2-1.json"} <= set(store.names())
+    assert len(load(store).blocks) == 2
+
+
+def test_the_oldest_blocks_make_room_but_never_those_in_use(store: Store) -> None:
+    writer = saver(store, budget=3 * IDENTITY.block_bytes)
+    needed = frozenset({entry(1).name})
+    for number in range(1, 6):
+        writer.add(entry(number), content(number))
+        writer.commit(captured(needed=needed))
+        writer.wait()
+    assert {block.tokens[0] for block in load(store).blocks} == {1, 4, 5}
+    dropped = [name for news in writer.news() for name in news.dropped]
+    assert dropped == [entry(2).name, entry(3).name]
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6))
+def test_names_of_objects_can_be_read_back(epoch: int, number: int) -> None:
+    place = Commit(epoch, number)
+    assert parse(place.manifest) == ("manifest", place)
+    assert parse(place.journal) == ("journal", place)
+    assert parse(place.segment) == ("segment", place)
+    assert parse(f".{place.segment}.draft") is None
+
+
+# -- the journal --
+
+RECORDS = [
+    {"kind": "request", "number": 0, "request": {}},
+    TokenRecord(0, 0, 7, 0),
+    TokenRecord(0, 1, 8, 1),
+]
+PACKED = pack_event(RECORDS[0]) + pack_tokens(RECORDS[1:])  # type: ignore[arg-type]
+
+
+@given(st.integers(0, len(PACKED)))
+def test_a_torn_journal_is_read_up_to_the_tear(cut: int) -> None:
+    found = list(unpack(PACKED[:cut]))
+    assert found == RECORDS[: len(found)]
+    assert (len(found) == len(RECORDS)) == (cut == len(PACKED))
+
+
+@given(st.integers(0, len(PACKED) - 1), st.integers(1, 255))
+def test_a_changed_byte_in_a_journal_ends_it(at: int, change: int) -> None:
+    spoilt = bytearray(PACKED)
+    spoilt[at] ^= change
+    found = list(unpack(bytes(spoilt)))
+    assert found == RECORDS[: len(found)]
+    assert len(found) < len(RECORDS)
+
+
+def replayed(*records: Any) -> Context:
+    context = Context()
+    context.replay([context.event(Context().add(request())), *records])
+    return context
+
+
+def test_a_journal_may_be_replayed_twice() -> None:
+    records = [TokenRecord(0, 0, 5, 0), TokenRecord(0, 1, 6, int(Finish.STOP))]
+    assert replayed(*records) == replayed(*records, *records)
+    assert replayed(*records).requests["r"].output == [5, 6]
+
+
+def test_the_token_of_a_later_start_wins() -> None:
+    """A start that was replaced while it still wrote: its journal is read first."""
+    context = replayed(TokenRecord(0, 0, 5, 0), TokenRecord(0, 1, 9, 0), TokenRecord(0, 1, 6, 0))
+    assert context.requests["r"].output == [5, 6]
+
+
+def test_a_cancel_ends_a_request_unless_it_ended_by_itself() -> None:
+    cancel = {"kind": "cancel", "id": "r"}
+    assert replayed(cancel, TokenRecord(0, 0, 5, 0)).requests["r"].finish is Finish.CANCELLED
+    ended = TokenRecord(0, 0, 5, int(Finish.STOP))
+    assert replayed(cancel, ended).requests["r"].finish is Finish.STOP
+    assert replayed(ended, cancel).requests["r"].finish is Finish.STOP
+
+
+def test_checksums_are_those_of_zlib(store: Store) -> None:
+    """Other tools can check a segment: the manifest says crc32."""
+    commit(saver(store), 4)
+    assert load(store).blocks[0].checksum == zlib.crc32(content(4))

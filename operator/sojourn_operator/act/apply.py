@@ -1,0 +1,228 @@
+"""Carries out steps and orders: writes to the API server, in an order that survives a crash anywhere.
+
+No decisions: what is written was computed by `life`, `ending` and `orders`. Each answer goes into the
+cache, and each write is fenced. Errors are the loop's to handle, except refusals of a pod: those are facts.
+"""
+
+import logging
+from typing import Any, Final
+
+from sojourn_api.names import FINALIZER_POD, FINALIZER_SESSION, READY, pod_name
+from sojourn_api.objects import Session, SessionStatus, Snapshot, SnapshotPolicy, SnapshotRef
+from sojourn_api.render import conditions_to_raw, status_to_raw
+
+from sojourn_operator import ending, metrics, reasons
+from sojourn_operator.act import pods, services, snapshots
+from sojourn_operator.act import status as conditions
+from sojourn_operator.act.api import Api, ApiError, ConflictError, NotFoundError, Raw
+from sojourn_operator.act.events import Teller
+from sojourn_operator.act.status import TRUE, Verdict
+from sojourn_operator.cache import Cache
+from sojourn_operator.config import Config
+from sojourn_operator.kinds import PODS, SERVICES, SESSIONS, SNAPSHOTS
+from sojourn_operator.pod import Pod
+from sojourn_operator.scene import Scene, Step
+
+REFUSED: Final = (400, 403, 422)
+"""Answers to a create that stay the same however often one asks."""
+
+log = logging.getLogger(__name__)
+
+
+class Hands:
+    """Carries out what was decided for one session."""
+
+    def __init__(self, api: Api, *, cache: Cache, teller: Teller, config: Config) -> None:
+        self._api = api
+        self._cache = cache
+        self._teller = teller
+        self._config = config
+
+    def carry_out(self, scene: Scene, step: Step, *, tenant: str = "") -> None:
+        """One step; whatever of it is done already changes nothing."""
+        session = scene.session
+        if step.snapshot is not None:
+            self._record(session, step.snapshot, now=scene.now)
+        for note in step.notes:
+            self._teller.tell(note, now=scene.now)
+        self.write_status(session, step.status)
+        for pod in step.delete:
+            self._delete(pod)
+        if step.create:
+            self._start(scene, tenant=tenant)
+        for pod in step.release:
+            self._release(pod)
+        if step.finish:
+            self._finish(session)
+
+    def write_status(self, session: Session, status: SessionStatus) -> None:
+        """By server-side apply, if it differs from what is there."""
+        wanted = status_to_raw(status)
+        if wanted == status_to_raw(session.status):
+            return
+        body = {"metadata": _identity(session), "status": wanted}
+        self._cache.sessions.offer(self._api.apply(SESSIONS, body, subresource="status"))
+
+    def hold(self, session: Session) -> None:
+        """Our finalizer: from its first start on, a session's end is a matter of more than its object."""
+        if FINALIZER_SESSION in session.meta.finalizers:
+            return
+        body = {"metadata": {**_identity(session), "finalizers": [FINALIZER_SESSION]}}
+        self._cache.sessions.offer(self._api.apply(SESSIONS, body))
+
+    def release_orphan(self, pod: Pod) -> None:
+        """A pod whose session is gone: nobody is left to tell how it ended."""
+        self._release(pod)
+
+    def _start(self, scene: Scene, *, tenant: str) -> None:
+        session = scene.session
+        model = self._cache.models.get(session.spec.model)
+        tier = scene.tier
+        placement = session.status.placement
+        if model is None or tier is None or placement is None:
+            reason = reasons.UNKNOWN_MODEL if model is None else "UnknownTier"
+            self._refused(scene, reason, "its model, tier or place vanished before the start")
+            return
+        if not self._serve(scene):
+            return
+        start = pods.Start(session, model, tier, placement, session.status.epoch, tenant)
+        try:
+            raw = self._api.create(PODS, pods.build(start, config=self._config))
+        except ConflictError:
+            raw = self._existing(scene)
+        except ApiError as error:
+            if error.status not in REFUSED:
+                raise
+            self._refused(scene, reasons.POD_REFUSED, error.message)
+            return
+        if raw is not None:
+            metrics.ACTIONS.labels("start").inc()
+            self._cache.pods.offer(raw)
+
+    def _existing(self, scene: Scene) -> Raw | None:
+        """The pod of this name: ours from before a crash, or a stranger's."""
+        meta = scene.session.meta
+        name = pod_name(meta.name, scene.status.epoch)
+        raw = self._api.get(PODS, name=name, namespace=meta.namespace)
+        owners = raw["metadata"].get("ownerReferences") or []
+        if any(owner.get("uid") == meta.uid for owner in owners):
+            return raw
+        self._refused(
+            scene, reasons.POD_REFUSED, f"a pod {name} exists that is not this session's; delete it"
+        )
+        return None
+
+    def _serve(self, scene: Scene) -> bool:
+        """The session's Service, once for all its starts."""
+        meta = scene.session.meta
+        key = f"{meta.namespace}/{meta.name}"
+        known = self._cache.services.get(key)
+        if known is not None and known.owner_uid == meta.uid:
+            return True
+        try:
+            raw = self._api.create(SERVICES, services.build(scene.session))
+        except ConflictError:
+            text = f"a Service {meta.name} exists that is not this session's; rename one of them"
+            self._refused(scene, reasons.SERVICE_TAKEN, text)
+            return False
+        self._cache.services.offer(raw)
+        return True
+
+    def _refused(self, scene: Scene, reason: str, message: str) -> None:
+        step = ending.refused(scene, reason, message)
+        for note in step.notes:
+            self._teller.tell(note, now=scene.now)
+        self.write_status(scene.session, step.status)
+
+    def _delete(self, pod: Pod) -> None:
+        try:
+            raw = self._api.delete(PODS, name=pod.name, uid=pod.uid, namespace=pod.namespace)
+        except (NotFoundError, ConflictError):
+            self._cache.pods.forget(f"{pod.namespace}/{pod.name}", uid=pod.uid)
+            return
+        metrics.ACTIONS.labels("delete_pod").inc()
+        if raw.get("kind") == "Pod":
+            self._cache.pods.offer(raw)
+
+    def _release(self, pod: Pod) -> None:
+        rest = [name for name in pod.finalizers if name != FINALIZER_POD]
+        path = "/metadata/finalizers"
+        operations: list[Raw] = [
+            {"op": "test", "path": "/metadata/uid", "value": pod.uid},
+            {"op": "test", "path": path, "value": list(pod.finalizers)},
+            {"op": "replace", "path": path, "value": rest},
+        ]
+        key = f"{pod.namespace}/{pod.name}"
+        try:
+            raw = self._api.json_patch(PODS, operations, name=pod.name, namespace=pod.namespace)
+        except NotFoundError:
+            self._cache.pods.forget(key, uid=pod.uid)
+            return
+        meta = raw["metadata"]
+        if (
+            meta.get("deletionTimestamp")
+            and not rest
+            and not meta.get("deletionGracePeriodSeconds")
+        ):
+            self._cache.pods.forget(key, uid=pod.uid)
+        else:
+            self._cache.pods.offer(raw)
+
+    def _record(self, session: Session, ref: SnapshotRef, *, now: float) -> None:
+        """The snapshot's own object; the ones that it supersedes go."""
+        try:
+            raw = self._api.create(SNAPSHOTS, snapshots.build(session, ref))
+        except ConflictError:
+            return
+        self._cache.snapshots.offer(raw)
+        verdict = Verdict(READY, TRUE, reasons.SAVED, f"saved at {ref.uri}")
+        ready = conditions.ready_condition((), verdict, generation=1, now=now)
+        meta = raw["metadata"]
+        identity = {key: meta[key] for key in ("name", "namespace", "uid")}
+        status = {"conditions": conditions_to_raw((ready,))}
+        body = {"metadata": identity, "status": status}
+        self._cache.snapshots.offer(self._api.apply(SNAPSHOTS, body, subresource="status"))
+        for older in self._snapshots_of(session):
+            if older.ref.epoch < ref.epoch:
+                self._drop_snapshot(older.meta.name, older.meta.namespace, older.meta.uid)
+
+    def _finish(self, session: Session) -> None:
+        """Nothing of it runs any more: its snapshots by policy, then the object itself."""
+        retain = session.spec.snapshot_policy is SnapshotPolicy.RETAIN
+        for snapshot in self._snapshots_of(session):
+            meta = snapshot.meta
+            if retain:
+                patch: dict[str, Any] = {"metadata": {"uid": meta.uid, "ownerReferences": None}}
+                self._api.patch(SNAPSHOTS, patch, name=meta.name, namespace=meta.namespace)
+            else:
+                self._drop_snapshot(meta.name, meta.namespace, meta.uid)
+        key = f"{session.meta.namespace}/{session.meta.name}"
+        if FINALIZER_SESSION in session.meta.finalizers:
+            body = {"metadata": {**_identity(session), "finalizers": []}}
+            try:
+                self._api.apply(SESSIONS, body)
+            except (NotFoundError, ConflictError):
+                log.info("session %s was gone already", key)
+            metrics.ACTIONS.labels("finish").inc()
+        self._cache.sessions.forget(key, uid=session.meta.uid)
+
+    def _snapshots_of(self, session: Session) -> list[Snapshot]:
+        return [
+            snapshot
+            for snapshot in self._cache.snapshots.values().values()
+            if snapshot.session == session.meta.name
+            and snapshot.meta.namespace == session.meta.namespace
+        ]
+
+    def _drop_snapshot(self, name: str, namespace: str, uid: str) -> None:
+        try:
+            self._api.delete(SNAPSHOTS, name=name, uid=uid, namespace=namespace)
+        except (NotFoundError, ConflictError):
+            log.info("snapshot %s/%s was gone already", namespace, name)
+        self._cache.snapshots.forget(f"{namespace}/{name}", uid=uid)
+
+
+def _identity(session: Session) -> dict[str, str]:
+    """Which object is meant: with its uid, so that an apply never creates one that was deleted."""
+    meta = session.meta
+    return {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}

@@ -1,0 +1,30 @@
+"""The Service that gives a session one address through all its pods. Pure: a value, nothing created."""
+
+from typing import Any
+
+from sojourn_api import names
+from sojourn_api.objects import Session
+
+from sojourn_operator.act.pods import MANAGED_BY, owner
+
+
+def build(session: Session) -> dict[str, Any]:
+    """Named as the session; it has an endpoint only while the session's pod answers."""
+    meta = session.meta
+    port = {"name": names.PORT_NAME, "port": names.PORT, "targetPort": names.PORT_NAME}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "labels": {MANAGED_BY: names.MANAGER_OPERATOR, names.LABEL_SESSION: meta.name},
+            "ownerReferences": [owner(session, controller=True)],
+        },
+        "spec": {"selector": {names.LABEL_SESSION: meta.name}, "ports": [port]},
+    }
+
+
+def endpoint(session: Session) -> str:
+    """Where clients in the cluster find the session's OpenAI API."""
+    return f"http://{session.meta.name}.{session.meta.namespace}.svc:{names.PORT}/v1"

@@ -1,0 +1,114 @@
+"""The operator's settings: one YAML file (the chart's ConfigMap), parsed once at start.
+
+No flags and no environment here (see `cli`). An unknown key is an error, since it is a typing mistake.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final, cast
+
+import yaml
+
+MIB: Final = 1024 * 1024
+
+
+class ConfigError(Exception):
+    """The settings cannot be used; the text names the file and the key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Which Lease the replicas compete for."""
+
+    name: str = "sojourn-operator"
+    namespace: str = "sojourn-system"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All settings; the defaults are those of the chart."""
+
+    session_image: str = "sojourn-runtime:latest"
+    session_image_pull_policy: str = "IfNotPresent"
+    store_uri: str = "file:///var/lib/sojourn/store"
+    store_claim: str = "sojourn-store"
+    models_claim: str = "sojourn-models"
+    device: str = "cuda"
+    priority_class_name: str = ""
+    """Of session pods whose template names none; a PriorityClass with `preemptionPolicy: Never`."""
+    extra_volumes: tuple[Mapping[str, Any], ...] = ()
+    extra_volume_mounts: tuple[Mapping[str, Any], ...] = ()
+    extra_env: tuple[Mapping[str, Any], ...] = ()
+    lease: Lease = Lease()
+    status_poll_seconds: float = 5.0
+    lost_node_seconds: float = 60.0
+    pending_seconds: float = 60.0
+    """How long a pod may stay Pending before its session is placed elsewhere."""
+    store_bytes_per_second: int = 200 * MIB
+    """What a pause may count on when the grace period is computed. A guess: a modest network disk."""
+    relist_seconds: float = 300.0
+
+    @property
+    def file_store(self) -> bool:
+        """Whether snapshots lie on a mounted volume rather than in an object store."""
+        return self.store_uri.startswith("file:")
+
+
+def load(path: Path | None) -> Config:
+    """The settings in `path`; None means all defaults."""
+    if path is None:
+        return Config()
+    try:
+        raw = yaml.safe_load(path.read_text()) or {}
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read as YAML: {error}") from error
+    return parse(raw, source=str(path))
+
+
+def parse(raw: object, *, source: str) -> Config:
+    """The settings in a mapping with camelCase keys."""
+    values = _fields(raw, kind=Config, where=source)
+    if "lease" in values:
+        values["lease"] = Lease(**_fields(values["lease"], kind=Lease, where=f"{source}: lease"))
+    config = Config(**values)
+    for name in ("status_poll_seconds", "lost_node_seconds", "pending_seconds", "relist_seconds"):
+        if getattr(config, name) <= 0:
+            raise ConfigError(f"{source}: {_camel(name)} must be more than 0")
+    if config.device not in ("cpu", "cuda"):
+        raise ConfigError(f"{source}: device must be cpu or cuda, not {config.device!r}")
+    return config
+
+
+def _fields(raw: object, *, kind: type[Config | Lease], where: str) -> dict[str, Any]:
+    if not isinstance(raw, Mapping):
+        raise ConfigError(f"{where}: must be a mapping of settings")
+    known = {_camel(field.name): field.name for field in fields(kind)}
+    unknown = sorted(str(key) for key in raw if key not in known)
+    if unknown:
+        keys = ", ".join(known)
+        raise ConfigError(f"{where}: unknown key {unknown[0]!r}; the keys are {keys}")
+    return {
+        known[key]: _typed(value, getattr(kind(), known[key]), where=f"{where}: {key}")
+        for key, value in raw.items()
+        if value is not None
+    }
+
+
+def _typed(value: object, default: object, *, where: str) -> object:
+    """`value` in the type of the default that it replaces."""
+    if isinstance(default, tuple):
+        if isinstance(value, list) and all(isinstance(item, Mapping) for item in value):
+            return tuple(cast("list[Mapping[str, Any]]", value))
+        raise ConfigError(f"{where}: must be a list of objects")
+    if isinstance(default, Lease):
+        return value
+    wanted: tuple[type, ...] = (int, float) if isinstance(default, float) else (type(default),)
+    if not isinstance(value, wanted) or isinstance(value, bool):
+        raise ConfigError(f"{where}: must be {wanted[0].__name__}, not {value!r}")
+    return value
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)

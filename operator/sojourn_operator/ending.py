@@ -1,0 +1,250 @@
+"""What the end of a session's pod means: paused with its context saved, failed, or lost.
+
+Pure. Judged by the runtime's own report first, then by what asked for the end, then by the pod.
+"""
+
+import dataclasses
+
+from sojourn_api.names import CONTEXT_SAVED, PAUSED, PLACED, READY, TARGET_MET
+from sojourn_api.objects import Failure, SessionStatus, SnapshotRef
+
+from sojourn_operator import clock, reasons
+from sojourn_operator.act import status as conditions
+from sojourn_operator.act.status import FALSE, TRUE, UNKNOWN, Verdict
+from sojourn_operator.note import Note, Subject
+from sojourn_operator.plan.words import size
+from sojourn_operator.pod import Pod
+from sojourn_operator.report import End, parse_end
+from sojourn_operator.scene import Scene, Step
+
+BACK_OFF_SECONDS = 5.0
+"""Before the second try; doubled with each failure in a row (as the kubelet does from 10 s)."""
+MAX_BACK_OFF_SECONDS = 300.0
+DISRUPTIONS = {
+    "EvictionByEvictionAPI": reasons.EVICTED,
+    "DeletionByTaintManager": reasons.NODE_DRAINING,
+    "DeletionByPodGC": reasons.NODE_LOST,
+    "TerminationByKubelet": reasons.NODE_PRESSURE,
+}
+"""Reasons of the pod condition DisruptionTarget."""
+CALM = frozenset({reasons.RUNNING, reasons.NOT_STARTED, conditions.PENDING})
+"""Reasons of Paused=False under which no pause is under way."""
+
+
+def back_off(failures: int) -> float:
+    """Seconds to wait after so many failures in a row."""
+    return min(BACK_OFF_SECONDS * 2.0 ** max(failures - 1, 0), MAX_BACK_OFF_SECONDS)
+
+
+def pause_reason(status: SessionStatus) -> str:
+    """Why a pause is under way; empty if none is."""
+    paused = conditions.of(status, PAUSED)
+    return "" if paused.status == TRUE or paused.reason in CALM else paused.reason
+
+
+def cause(pod: Pod, *, cordoned: bool) -> str:
+    """Why someone else ends this pod."""
+    found = DISRUPTIONS.get(pod.disruption, "")
+    if cordoned and found in ("", reasons.EVICTED):
+        return reasons.NODE_DRAINING
+    return found or reasons.POD_DELETED
+
+
+def record(scene: Scene, pod: Pod) -> Step:
+    """The step after `pod`, the present one, ended."""
+    report = parse_end(pod.terminated.message) if pod.terminated else None
+    asked = pause_reason(scene.status) or (
+        cause(pod, cordoned=scene.cordoned) if pod.deleting else ""
+    )
+    if report is not None and report.saved:
+        step = _saved(scene, report, asked=asked or cause(pod, cordoned=scene.cordoned))
+    elif report is not None:
+        step = _failed(scene, report.reason, report.message, retry=report.retry, report=report)
+    elif asked == reasons.UNSCHEDULABLE:
+        message = conditions.of(scene.status, PAUSED).message
+        step = _failed(scene, asked, message, retry=True)
+    elif pod.terminated is None and not pod.started:
+        step = _never_ran(scene, pod, asked=asked)
+    else:
+        step = _silent(scene, pod, asked=asked)
+    leave = (pod,) if step.status.failure is None and not pod.deleting else ()
+    return dataclasses.replace(step, release=(pod,) if pod.held else (), delete=leave)
+
+
+def not_started(scene: Scene) -> Step:
+    """The step of a pause that came before the pod was there."""
+    return _paused(scene, pause_reason(scene.status) or reasons.DELETED, "it had not started")
+
+
+def refused(scene: Scene, reason: str, message: str) -> Step:
+    """The step after the API server would not take the pod of this start."""
+    return _failed(scene, reason, message, retry=True)
+
+
+def lost(scene: Scene, reason: str, message: str) -> Step:
+    """The step after the session's pod or node vanished: what was committed last is what is left."""
+    runtime = scene.runtime
+    known = runtime.snapshot if runtime and runtime.snapshot else scene.status.snapshot
+    kept = "the last checkpoint and the journal in the store are found at the next start"
+    saved = Verdict(CONTEXT_SAVED, UNKNOWN, reason, kept)
+    status = dataclasses.replace(
+        scene.status, snapshot=_named(scene, known), nomination=None, endpoint=scene.status.endpoint
+    )
+    changed = _judged(
+        scene,
+        status,
+        Verdict(READY, FALSE, reason, message),
+        Verdict(PLACED, FALSE, reason, message),
+        Verdict(PAUSED, FALSE, reasons.NOT_STARTED, message),
+        saved,
+    )
+    present = scene.present
+    gone = (present,) if present and not present.deleting else ()
+    note = _note(scene, reason, message, warning=True)
+    return Step(changed, notes=(note,), delete=gone)
+
+
+def late(scene: Scene, pod: Pod) -> Step:
+    """A pod whose session was taken for lost ended after all: perhaps it saved more."""
+    report = parse_end(pod.terminated.message) if pod.terminated else None
+    step = Step(scene.status, release=(pod,) if pod.held else ())
+    if report is None or report.snapshot is None or not report.saved:
+        return step
+    ref = _named(scene, report.snapshot)
+    status = dataclasses.replace(scene.status, snapshot=ref)
+    if status == scene.status:
+        return step
+    verdict = _saved_verdict(report.snapshot)
+    return dataclasses.replace(step, status=_judged(scene, status, verdict), snapshot=ref)
+
+
+def _saved(scene: Scene, report: End, *, asked: str) -> Step:
+    ref = _named(scene, report.snapshot)
+    text = conditions.of(scene.status, PAUSED).message
+    step = _paused(scene, asked, text)
+    verdict = (
+        _saved_verdict(ref)
+        if ref
+        else Verdict(CONTEXT_SAVED, TRUE, reasons.EMPTY, "there was no context to save")
+    )
+    status = dataclasses.replace(
+        step.status,
+        snapshot=ref or scene.status.snapshot,
+        failures=0,
+        failure=None,
+        exact=report.exact,
+    )
+    note = _note(scene, reasons.EVENT_CONTEXT_SAVED, verdict.message)
+    status = _judged(scene, status, verdict)
+    return dataclasses.replace(step, status=status, snapshot=ref, notes=(*step.notes, note))
+
+
+def _saved_verdict(ref: SnapshotRef) -> Verdict:
+    text = (
+        f"{ref.tokens} tokens of {ref.conversations} conversations, {size(ref.bytes)}, at {ref.uri}"
+    )
+    return Verdict(CONTEXT_SAVED, TRUE, reasons.SAVED, text)
+
+
+def _paused(scene: Scene, reason: str, message: str) -> Step:
+    by = f" by {scene.status.preempted_by}" if scene.status.preempted_by else ""
+    text = message or f"paused ({reason})"
+    status = dataclasses.replace(scene.status, paused_at=clock.text(scene.now))
+    changed = _judged(
+        scene,
+        status,
+        Verdict(READY, FALSE, reasons.PAUSED, text),
+        Verdict(PLACED, FALSE, reason, text),
+        Verdict(PAUSED, TRUE, reason, text),
+    )
+    return Step(changed, notes=(_note(scene, reasons.PAUSED, f"{reason}{by}"),))
+
+
+def _never_ran(scene: Scene, pod: Pod, *, asked: str) -> Step:
+    if asked:
+        return _paused(scene, asked, conditions.of(scene.status, PAUSED).message)
+    reason = pod.reason or reasons.POD_REFUSED
+    message = pod.message or "the kubelet did not run the pod"
+    return _failed(scene, reason, message, retry=True)
+
+
+def _silent(scene: Scene, pod: Pod, *, asked: str) -> Step:
+    """The container ran and left no report: killed, or not our runtime."""
+    end = pod.terminated
+    code = f"exit code {end.exit_code}" if end else "no exit code"
+    why = end.reason if end and end.reason not in ("", "Error", "Completed") else ""
+    reason = why or pod.reason or reasons.CRASHED
+    message = f"the runtime ended without a report ({code}{', ' + why if why else ''})"
+    step = _failed(scene, reason, message, retry=True)
+    if asked:
+        step = dataclasses.replace(step, notes=(*step.notes, _not_saved(scene, message)))
+    return step
+
+
+def _not_saved(scene: Scene, message: str) -> Note:
+    return _note(scene, reasons.EVENT_NOT_SAVED, message, warning=True)
+
+
+def _failed(
+    scene: Scene, reason: str, message: str, *, retry: bool, report: End | None = None
+) -> Step:
+    failures = scene.status.failures + 1
+    wait = back_off(failures)
+    then = (
+        f"tries again in {wait:.0f} s (failure {failures} in a row)"
+        if retry
+        else "waits until the session or its model is changed"
+    )
+    text = f"{message}; {then}"
+    failure = Failure(
+        reason=reason,
+        message=message,
+        retry=retry,
+        at=clock.text(scene.now),
+        generation=scene.session.meta.generation,
+        model_generation=scene.model_generation,
+    )
+    known = _named(scene, report.snapshot) if report and report.snapshot else None
+    status = dataclasses.replace(
+        scene.status,
+        failures=failures,
+        failure=failure,
+        nomination=None,
+        snapshot=known or scene.status.snapshot,
+    )
+    saved = conditions.of(scene.status, CONTEXT_SAVED)
+    if scene.status.started_at and report is None:
+        text = "the last commit in the store counts"
+        saved = Verdict(CONTEXT_SAVED, UNKNOWN, reasons.NO_REPORT, text)
+    if report is not None:
+        kept = _saved_verdict(status.snapshot) if status.snapshot else None
+        text_kept = f"last saved: {kept.message}" if kept else "nothing was saved before"
+        saved = Verdict(CONTEXT_SAVED, FALSE, reason, text_kept)
+    changed = _judged(
+        scene,
+        status,
+        Verdict(READY, FALSE, reason, text),
+        Verdict(PLACED, FALSE, reason, text),
+        Verdict(PAUSED, FALSE, reasons.NOT_STARTED, "it ended by a failure, not by a pause"),
+        saved,
+    )
+    note = _note(scene, reasons.EVENT_FAILED, f"{reason}: {message}", warning=True)
+    return Step(changed, notes=(note,))
+
+
+def _judged(scene: Scene, status: SessionStatus, *verdicts: Verdict) -> SessionStatus:
+    idle = Verdict(TARGET_MET, UNKNOWN, reasons.NO_TRAFFIC, "the session does not run")
+    generation = scene.session.meta.generation
+    return conditions.judged(status, idle, *verdicts, generation=generation, now=scene.now)
+
+
+def _named(scene: Scene, ref: SnapshotRef | None) -> SnapshotRef | None:
+    if ref is None:
+        return None
+    name = f"{scene.session.meta.name}-{ref.epoch or scene.status.epoch}"
+    return dataclasses.replace(ref, name=name)
+
+
+def _note(scene: Scene, reason: str, message: str, *, warning: bool = False) -> Note:
+    subject = Subject.of("LLMSession", scene.session.meta)
+    return Note(subject, reason, message, once_per=str(scene.status.epoch), warning=warning)

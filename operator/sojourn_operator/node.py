@@ -1,0 +1,105 @@
+"""A Kubernetes node as it is seen: raw object in, frozen facts out.
+
+Pure. Its GPUs are the GPUNode's to tell; who may be placed there is decided in `plan`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Final
+
+from sojourn_api.parse import parse_meta
+from sojourn_api.reader import Invalid, Reader
+
+from sojourn_operator.clock import seconds
+
+LEAVING_TAINTS: Final = frozenset(
+    {
+        "ToBeDeletedByClusterAutoscaler",
+        "karpenter.sh/disrupted",
+        "node.cloudprovider.kubernetes.io/shutdown",
+    }
+)
+"""Whoever sets one of these is about to remove the node."""
+SUFFIXES: Final = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("0.001"),
+    "k": Decimal(1000),
+    "M": Decimal(10) ** 6,
+    "G": Decimal(10) ** 9,
+    "T": Decimal(10) ** 12,
+    "P": Decimal(10) ** 15,
+    "Ki": Decimal(2) ** 10,
+    "Mi": Decimal(2) ** 20,
+    "Gi": Decimal(2) ** 30,
+    "Ti": Decimal(2) ** 40,
+    "Pi": Decimal(2) ** 50,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    key: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node. `changed` is when its readiness last changed, in seconds since 1970."""
+
+    name: str
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...]
+    cordoned: bool
+    ready: bool
+    changed: float
+    cpu_milli: int
+    memory_bytes: int
+    pods: int
+
+    @property
+    def leaving(self) -> bool:
+        return any(taint.key in LEAVING_TAINTS for taint in self.taints)
+
+
+def parse_node(raw: Mapping[str, object]) -> Node:
+    """A node of the core API."""
+    meta = parse_meta(raw)
+    root = Reader(raw)
+    spec = root.part("spec")
+    status = root.part("status")
+    room = status.part("allocatable")
+    ready = next(
+        (entry for entry in status.parts("conditions") if entry.text("type") == "Ready"), Reader({})
+    )
+    return Node(
+        name=meta.name,
+        labels=meta.labels,
+        taints=tuple(
+            Taint(taint.text("key"), taint.text("value", ""), taint.text("effect"))
+            for taint in spec.parts("taints")
+        ),
+        cordoned=spec.flag("unschedulable", default=False),
+        ready=ready.text("status", "") == "True",
+        changed=seconds(ready.text("lastTransitionTime", meta.created)),
+        cpu_milli=int(quantity(room.text("cpu", "0") or "0") * 1000),
+        memory_bytes=int(quantity(room.text("memory", "0") or "0")),
+        pods=int(quantity(room.text("pods", "110") or "110")),
+    )
+
+
+def quantity(text: str) -> Decimal:
+    """A quantity of the API, such as "1500m" or "64Gi"."""
+    for suffix in sorted(SUFFIXES, key=len, reverse=True):
+        if text.endswith(suffix):
+            return _decimal(text.removesuffix(suffix), text) * SUFFIXES[suffix]
+    return _decimal(text, text)
+
+
+def _decimal(number: str, whole: str) -> Decimal:
+    try:
+        return Decimal(number)
+    except InvalidOperation as error:
+        raise Invalid("quantity", f"{whole!r} is none; write it as 500m or 64Gi") from error

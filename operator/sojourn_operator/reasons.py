@@ -1,0 +1,72 @@
+"""The words that conditions and events use for a reason: one word each, made once.
+
+A reason that the plan gives (`plan.actions`) or the runtime reports in its termination message is
+passed on as it is; here stand those that the shell finds out by itself.
+"""
+
+from typing import Final
+
+# Ready.
+SERVING: Final = "Serving"
+STARTING: Final = "Starting"
+NOT_ANSWERING: Final = "NotAnswering"
+PAUSING: Final = "Pausing"
+PAUSED: Final = "Paused"
+WAITING_FOR_ROOM: Final = "WaitingForRoom"
+RETRYING: Final = "Retrying"
+INVALID_SPEC: Final = "InvalidSpec"
+INVALID_TEMPLATE: Final = "InvalidTemplate"
+UNKNOWN_MODEL: Final = "UnknownModel"
+DELETING: Final = "Deleting"
+SERVICE_TAKEN: Final = "ServiceNameTaken"
+
+# Placed.
+PLACING: Final = "Placing"
+"""The place is written down and the pod may not exist yet: the only reason under which it is created."""
+PLACED: Final = "Placed"
+
+# Paused. `RUNNING` is the only reason of Paused=False that does not mean a pause under way.
+RUNNING: Final = "Running"
+NOT_STARTED: Final = "NotStarted"
+SUSPENDED: Final = "Suspended"
+IDLE: Final = "Idle"
+DELETED: Final = "Deleted"
+NODE_DRAINING: Final = "NodeDraining"
+EVICTED: Final = "Evicted"
+NODE_PRESSURE: Final = "NodePressure"
+POD_DELETED: Final = "PodDeleted"
+NODE_LOST: Final = "NodeLost"
+POD_LOST: Final = "PodLost"
+
+# Failures that the shell sees without a report of the runtime.
+CRASHED: Final = "Crashed"
+UNSCHEDULABLE: Final = "Unschedulable"
+POD_REFUSED: Final = "PodRefused"
+
+# ContextSaved.
+SAVED: Final = "Saved"
+EMPTY: Final = "NothingToSave"
+UNSAVED: Final = "InMemory"
+NO_REPORT: Final = "NoReport"
+
+# TargetMet.
+MET: Final = "Met"
+MISSED: Final = "Missed"
+NO_TRAFFIC: Final = "NoTraffic"
+NO_TARGET: Final = "NoTarget"
+
+# Events that are no condition's reason.
+EVENT_STARTED: Final = "Started"
+EVENT_PREEMPTING: Final = "Preempting"
+EVENT_PREEMPTED: Final = "Preempted"
+EVENT_RESUMED: Final = "Resumed"
+EVENT_CONTEXT_SAVED: Final = "ContextSaved"
+EVENT_NOT_SAVED: Final = "ContextNotSaved"
+EVENT_FAILED: Final = "Failed"
+EVENT_REJECTED: Final = "Rejected"
+
+
+def preempted_by(tier: str) -> str:
+    """The reason of a pause for a session of this tier, as "PreemptedByGold"."""
+    words = tier.replace(".", "-").split("-")
+    return "PreemptedBy" + "".join(word[:1].upper() + word[1:] for word in words)

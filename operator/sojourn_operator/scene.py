@@ -1,0 +1,73 @@
+"""One session and all that its next step depends on, and what a step asks for. Values only.
+
+`life` turns a Scene into a Step; `act.apply` carries a Step out, in the order of its fields.
+"""
+
+from dataclasses import dataclass
+
+from sojourn_api.objects import Session, SessionStatus, SnapshotRef, Tier
+
+from sojourn_operator.act.status import Verdict
+from sojourn_operator.note import Note
+from sojourn_operator.pod import Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Debounced facts from polls of the present runtime."""
+
+    phase: str = ""
+    exact: bool = True
+    exact_reason: str = ""
+    target: Verdict | None = None
+    idle: bool = False
+    unsaved_bytes: int = 0
+    snapshot: SnapshotRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A moment of one session. `lost_nodes` were silent for too long, or are gone."""
+
+    session: Session
+    now: float
+    pods: tuple[Pod, ...] = ()
+    tier: Tier | None = None
+    model_generation: int = 0
+    cordoned: bool = False
+    lost_nodes: frozenset[str] = frozenset()
+    runtime: Runtime | None = None
+    pending_seconds: float = 60.0
+
+    @property
+    def status(self) -> SessionStatus:
+        return self.session.status
+
+    @property
+    def lost(self) -> bool:
+        placement = self.status.placement
+        return placement is not None and placement.node in self.lost_nodes
+
+    @property
+    def present(self) -> Pod | None:
+        """The pod of the present start."""
+        return next((pod for pod in self.pods if pod.epoch == self.status.epoch), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What to do, in this order; a crash in between ends in the same state when it is done anew."""
+
+    status: SessionStatus
+    snapshot: SnapshotRef | None = None
+    """To be described by an object of its own before the status points to it."""
+    notes: tuple[Note, ...] = ()
+    delete: tuple[Pod, ...] = ()
+    create: bool = False
+    """The pod of the present start, and the Service."""
+    release: tuple[Pod, ...] = ()
+    """Ends that are recorded: our finalizer goes."""
+    finish: bool = False
+    """Nothing is left of a deleted session but its own finalizer."""
+    deadline: float | None = None
+    """When the clock alone may ask for another step."""

@@ -1,0 +1,248 @@
+"""What a test of the operator works with: objects over the API, nodes, and operator processes.
+
+Helpers only; the fixtures are in `conftest`.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+
+from kubernetes.client import ApiException, CoreV1Api, CustomObjectsApi
+from kubernetes.client.api_client import ApiClient
+from localcluster.loopback import Api as ControlPlane
+from nodeactor import NodeActor
+from sojourn_api import names
+
+Raw = dict[str, Any]
+NAMESPACE = "team"
+WAIT_SECONDS = 30.0
+MODEL: Raw = {
+    "uri": "file:///var/lib/sojourn/models/smollm2.gguf",
+    "weightBytes": 269_030_016,
+    "kvBytesPerToken": 23_040,
+    "layers": 30,
+    "heads": 9,
+    "kvHeads": 3,
+    "contextLength": 8192,
+}
+
+
+def wait_until(
+    found: Callable[[], Any],
+    *,
+    what: str,
+    seconds: float = WAIT_SECONDS,
+    instead: Callable[[], Any] = str,
+) -> Any:
+    """What `found` returns as soon as it is true; else it fails and tells what is `instead`."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = found()
+        if value:
+            return value
+        time.sleep(0.03)
+    raise AssertionError(f"waited {seconds:.0f} s in vain: {what}; {instead()}")
+
+
+class Operator:
+    """One replica in a process of its own."""
+
+    def __init__(self, kubeconfig: Path, *, config: Path, log: Path, identity: str) -> None:
+        self.port = _free_port()
+        self.log = log
+        command = [sys.executable, "-W", "error", "-m", "sojourn_operator", "run"]
+        command += ["--config", str(config), "--port", str(self.port), "--host", "127.0.0.1"]
+        command += ["--identity", identity]
+        path = os.pathsep.join(str(ROOT / part) for part in ("crds", "operator"))
+        env = {**os.environ, "KUBECONFIG": str(kubeconfig), "PYTHONPATH": path}
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(command, env=env, stdout=output, stderr=output)
+
+    def kill(self) -> None:
+        """As a power cut would."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(timeout=20)
+
+
+@dataclass
+class Rig:
+    """What a test works with."""
+
+    control_plane: ControlPlane
+    client: ApiClient
+    nodes: NodeActor
+    folder: Path
+    settings: Raw = field(default_factory=dict)
+    operators: list[Operator] = field(default_factory=list)
+
+    @property
+    def core(self) -> CoreV1Api:
+        return CoreV1Api(self.client)
+
+    @property
+    def custom(self) -> CustomObjectsApi:
+        return CustomObjectsApi(self.client)
+
+    def operate(self, *, identity: str = "one") -> Operator:
+        """Start a replica."""
+        config = self.folder / "config.yaml"
+        config.write_text(yaml.safe_dump(self.settings))
+        operator = Operator(
+            self.control_plane.kubeconfig,
+            config=config,
+            log=self.folder / "operator.log",
+            identity=identity,
+        )
+        self.operators.append(operator)
+        return operator
+
+    def create(self, name: str, **spec: Any) -> None:
+        body = {
+            "apiVersion": names.API_VERSION,
+            "kind": "LLMSession",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {"model": "smollm2", "tier": "silver", "resources": {"share": 100}} | spec,
+        }
+        self.custom.create_namespaced_custom_object(
+            names.GROUP, names.VERSION, NAMESPACE, "llmsessions", body, field_validation="Strict"
+        )
+
+    def change(self, name: str, body: Raw) -> None:
+        self.custom.patch_namespaced_custom_object(
+            names.GROUP, names.VERSION, NAMESPACE, "llmsessions", name, body
+        )
+
+    def delete(self, name: str) -> None:
+        self.custom.delete_namespaced_custom_object(
+            names.GROUP, names.VERSION, NAMESPACE, "llmsessions", name
+        )
+
+    def session(self, name: str) -> Raw | None:
+        try:
+            return self.custom.get_namespaced_custom_object(
+                names.GROUP, names.VERSION, NAMESPACE, "llmsessions", name
+            )
+        except ApiException as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def status(self, name: str) -> Raw:
+        session = self.session(name)
+        return (session or {}).get("status", {})
+
+    def condition(self, name: str, kind: str) -> Raw:
+        conditions = self.status(name).get("conditions", [])
+        return next((c for c in conditions if c["type"] == kind), {})
+
+    def pods(self, name: str) -> list[str]:
+        selector = f"{names.LABEL_SESSION}={name}"
+        items = self.core.list_namespaced_pod(NAMESPACE, label_selector=selector).items
+        return sorted(pod.metadata.name for pod in items)
+
+    def snapshots(self) -> list[Raw]:
+        found = self.custom.list_namespaced_custom_object(
+            names.GROUP, names.VERSION, NAMESPACE, "sessionsnapshots"
+        )
+        return list(found["items"])
+
+    def events(self, name: str) -> list[tuple[str, str, int]]:
+        found = self.core.list_namespaced_event(
+            NAMESPACE, field_selector=f"involvedObject.name={name}"
+        )
+        return sorted((e.reason, e.message, e.count) for e in found.items)
+
+    def until_ready(self, name: str, *, epoch: int = 1) -> Raw:
+        return wait_until(
+            lambda: (
+                self.condition(name, "Ready").get("status") == "True"
+                and self.status(name)["epoch"] == epoch
+                and self.status(name)
+            ),
+            what=f"{name} serves at epoch {epoch}",
+            instead=lambda: self.status(name),
+        )
+
+    def until(self, name: str, kind: str, status: str, reason: str) -> Raw:
+        return wait_until(
+            lambda: (
+                (found := self.condition(name, kind)).get("status") == status
+                and found["reason"] == reason
+                and found
+            ),
+            what=f"{name}: {kind}={status} {reason}",
+            instead=lambda: self.condition(name, kind),
+        )
+
+    def writes_since(self, offset: int) -> list[tuple[str, str, str]]:
+        """Who wrote what, from the audit log, except by tests and nodes themselves."""
+        lines = self.control_plane.audit_log.read_text().splitlines()[offset:]
+        entries = [json.loads(line) for line in lines if line.startswith("{")]
+        return [
+            (entry["userAgent"], entry["verb"], entry["objectRef"]["resource"])
+            for entry in entries
+            if entry["verb"] in ("create", "update", "patch", "delete") and "objectRef" in entry
+        ]
+
+
+def create_model(rig: Rig, name: str = "smollm2", **spec: Any) -> None:
+    body = {
+        "apiVersion": names.API_VERSION,
+        "kind": "LLMModel",
+        "metadata": {"name": name},
+        "spec": MODEL | spec,
+    }
+    rig.custom.create_cluster_custom_object(names.GROUP, names.VERSION, "llmmodels", body)
+
+
+def clean(rig: Rig) -> None:
+    """Without an operator and a garbage collector: finalizers go by force, then the objects."""
+    rig.nodes.stop()
+    kubectl = rig.control_plane.kubectl
+    kinds = ("llmsessions", "pods", "services", "sessionsnapshots", "events", "serviceaccounts")
+    for kind in kinds:
+        found = json.loads(kubectl("get", kind, "-n", NAMESPACE, "-o", "json"))["items"]
+        for item in found:
+            name = item["metadata"]["name"]
+            if item["metadata"].get("finalizers"):
+                patch = '{"metadata":{"finalizers":null}}'
+                kubectl("patch", kind, name, "-n", NAMESPACE, "--type=merge", "-p", patch)
+        kubectl("delete", kind, "--all", "-n", NAMESPACE, "--force", "--grace-period=0")
+    for kind in ("llmmodels", "tenants", "gpunodes", "nodes", "qostiers"):
+        kubectl("delete", kind, "--all")
+    kubectl("delete", "lease", "--all", "-n", "sojourn-system")
+    kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+    wait_until(lambda: _finalized(kubectl), what="the namespace is gone")
+
+
+def _finalized(kubectl: Callable[..., str]) -> bool:
+    """The namespace controller's part."""
+    found = kubectl("get", "namespace", NAMESPACE, "--ignore-not-found", "-o", "json")
+    if not found.strip():
+        return True
+    body = json.loads(found) | {"spec": {"finalizers": []}}
+    path = f"/api/v1/namespaces/{NAMESPACE}/finalize"
+    kubectl("replace", "--raw", path, "-f", "-", stdin=json.dumps(body))
+    return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

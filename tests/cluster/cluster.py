@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from localcluster import binaries, fakegpus, forward, images, lifecycle, models, node, processes
-from localcluster.layers import image_cache
+from localcluster.layers import forget_unused, image_cache
 from localcluster.paths import AUDIT_LOG, CLUSTER_FOLDER, KUBECONFIG, LOGS, NODES
 
 
@@ -66,6 +66,7 @@ def _images(_: argparse.Namespace) -> None:
     else:
         print(f"built in {image_cache()}; run this again when a cluster is up", end="")
     print(f" after {time.monotonic() - started:.0f} s")
+    forget_unused()
 
 
 def _exec_node(arguments: argparse.Namespace) -> None:

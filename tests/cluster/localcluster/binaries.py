@@ -1,7 +1,7 @@
 """Kubernetes, etcd, helm and crictl, built from pinned Go modules into the cache, each once.
 
-A binary's folder is named after its module's go.mod and go.sum, so a changed pin never meets an
-old binary. What runs them belongs to `controlplane` and `node`.
+A binary's folder is named after its module's go.mod, go.sum and flags, so a changed pin never
+meets an old binary. What runs them belongs to `controlplane` and `node`.
 """
 
 import fcntl
@@ -23,6 +23,13 @@ _STRIP = "-s -w"
 _KUBERNETES_FLAGS = (
     f"{_STRIP} -X k8s.io/component-base/version.gitVersion={KUBERNETES_VERSION}"
     " -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34"
+)
+
+# Without these helm takes every chart's kubeVersion to be checked against Kubernetes 1.20.
+_HELM = "helm.sh/helm/v3"
+_HELM_FLAGS = f"{_STRIP} -X {_HELM}/internal/version.version=v3.20.2" + "".join(
+    f" -X {_HELM}/pkg/{package}.k8sVersionMajor=1 -X {_HELM}/pkg/{package}.k8sVersionMinor=34"
+    for package in ("chartutil", "lint/rules")
 )
 
 
@@ -52,7 +59,7 @@ BINARIES = {
         _kubernetes("kube-scheduler"),
         _kubernetes("kube-proxy"),
         Binary("crictl", "crictl", "sigs.k8s.io/cri-tools/cmd/crictl"),
-        Binary("helm", "helm", "helm.sh/helm/v3/cmd/helm"),
+        Binary("helm", "helm", f"{_HELM}/cmd/helm", _HELM_FLAGS),
         Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
     )
 }
@@ -70,7 +77,7 @@ def path_of(name: str) -> Path:
     binary = BINARIES[name]
     folder = CLUSTER_FOLDER / "go" / binary.module
     pins = (folder / "go.mod").read_bytes() + (folder / "go.sum").read_bytes()
-    key = hashlib.sha256(pins).hexdigest()[:16]
+    key = hashlib.sha256(pins + binary.linker_flags.encode()).hexdigest()[:16]
     return cache_folder() / "bin" / f"{binary.module}-{key}" / name
 
 

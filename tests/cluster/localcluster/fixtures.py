@@ -42,6 +42,6 @@ def cluster() -> Iterator[Cluster]:
         done = subprocess.run([sys.executable, str(_PROGRAM), "up"], check=False)
         if done.returncode != 0:
             pytest.fail("`cluster.py up` failed: read its messages above", pytrace=False)
-    yield Cluster()
+    yield Cluster(ours=not found)
     if not found:
         subprocess.run([sys.executable, str(_PROGRAM), "down"], check=True)

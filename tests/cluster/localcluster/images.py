@@ -96,6 +96,19 @@ def load(to: Node, images: Sequence[Image]) -> None:
         said = process.stdout.read().decode()
     if process.returncode != 0:
         raise ImageError(f"{to.name} refused the images: {said}")
+    _forget_replaced(to)
+
+
+def _forget_replaced(on: Node) -> None:
+    """The kubelet's own names (`sha256:<id>`) of images that have no other name any more.
+
+    They would fill the disk, a layer for each change of code; running containers keep theirs.
+    """
+    named = _images_of(on)
+    wanted = {digest for name, digest in named.items() if not name.startswith("sha256:")}
+    replaced = [name for name, digest in named.items() if digest not in wanted]
+    if replaced:
+        _ctr(on, "images", "rm", *replaced)
 
 
 def _write_layout(stream: IO[bytes], images: Sequence[Image], blobs: Sequence[Blob]) -> None:

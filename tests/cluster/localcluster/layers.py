@@ -9,6 +9,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -51,6 +52,7 @@ def layer(name: str, key: str, fill: Callable[[Path], None], *, keep_times: bool
     if record.exists():
         blob = Blob(**json.loads(record.read_text()))
         if blob.path.exists():
+            _mark_used(record, blob.path)
             return blob
     print(f"building image layer {name} ...", flush=True)
     with scratch() as folder:
@@ -66,7 +68,9 @@ def layer(name: str, key: str, fill: Callable[[Path], None], *, keep_times: bool
 def put(content: bytes) -> Blob:
     """A small blob: a manifest or a configuration."""
     blob = Blob(f"sha256:{hashlib.sha256(content).hexdigest()}", len(content))
-    if not blob.path.exists():
+    if blob.path.exists():
+        _mark_used(blob.path)
+    else:
         blob_folder().mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=blob_folder(), delete=False) as unfinished:
             unfinished.write(content)
@@ -84,6 +88,20 @@ def scratch() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder)
+
+
+def _mark_used(*files: Path) -> None:
+    for file in files:
+        file.touch()
+
+
+def forget_unused(*, days: float = 3) -> None:
+    """Layers of code that has changed since. One that is wanted again is built again."""
+    oldest = time.time() - days * 86400
+    for folder in (image_cache() / "layers", blob_folder()):
+        for file in folder.iterdir():
+            if file.stat().st_mtime < oldest:
+                file.unlink(missing_ok=True)
 
 
 def _pack(folder: Path, *, keep_times: bool) -> Blob:

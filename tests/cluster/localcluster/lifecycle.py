@@ -47,8 +47,9 @@ class ClusterError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The running cluster, for tests."""
+    """The running cluster, for tests. `ours`: started by this test run, so it may be stopped."""
 
+    ours: bool = False
     kubeconfig: Path = KUBECONFIG
     audit_log: Path = AUDIT_LOG
 
@@ -117,10 +118,10 @@ def _start(programs: dict[str, Path], basic: Sequence[images.Image]) -> None:
     control_plane = controlplane.start(programs, forwarded_port=port)
     processes.start(forward.NAME, forward.command(port))
     node.start_all(programs, control_plane)
-    controlplane.wait_until_ready(port)
     for each in NODES:
         node.wait_for_containerd(each)
-        images.load(each, basic)
+    images.load_everywhere(basic)
+    controlplane.wait_until_ready(port)
     processes.wait_until(_nodes_ready, what="both nodes to be Ready", seconds=90)
 
 

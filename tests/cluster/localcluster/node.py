@@ -33,15 +33,16 @@ LABELS = {"sojourn.dev/gpu": "true", "sojourn.dev/simulated": "true"}
 # What a node sees at a fixed path, and the name of the folder of its own that is there.
 _PRIVATE_FOLDERS = {
     "/var/lib/kubelet": "kubelet",
-    "/var/lib/containerd": "containerd",
     "/var/lib/cni": "cni",
     "/var/log/pods": "pod-logs",
     "/var/log/containers": "container-logs",
     "/run/containerd": "run-containerd",
     "/run/netns": "netns",
     "/run/sojourn": "arbiter",
+    "/var/lib/sojourn": "sojourn",
     "/opt/sojourn": "opt",
 }
+_CONTAINERD_ROOT = "/var/lib/containerd"
 _MADE_FOLDERS = STATE / "made-folders.json"
 _CONTAINERD = "unix:///run/containerd/containerd.sock"
 SHARED_STORE = DATA / "store"
@@ -73,7 +74,13 @@ def command_on(node_name: str, command: Sequence[str]) -> list[str]:
     return ["nsenter", *namespaces, "--", "env", *environment, *command]
 
 
+def _images_kept_of(node: Node) -> Path:
+    """Kept between clusters, as a machine's disk is between boots: unpacking takes the longest."""
+    return cache_folder() / "containerd" / node.name
+
+
 def wait_for_containerd(node: Node) -> None:
+    """And forget the containers of the cluster before, which live on in the kept records."""
     probe = ["ctr", "--connect-timeout", "1s", "version"]
 
     def answers() -> bool:
@@ -83,6 +90,8 @@ def wait_for_containerd(node: Node) -> None:
         return done.returncode == 0
 
     processes.wait_until(answers, what=f"containerd of {node.name}", seconds=60)
+    forget = command_on(node.name, ["crictl", "rmp", "--all", "--force"])
+    subprocess.run(forget, capture_output=True, check=True)
 
 
 def remove_mount_points() -> None:
@@ -95,7 +104,8 @@ def remove_mount_points() -> None:
 
 
 def _make_mount_points() -> None:
-    made = [target for target in _PRIVATE_FOLDERS if not Path(target).exists()]
+    targets = (_CONTAINERD_ROOT, *_PRIVATE_FOLDERS)
+    made = [target for target in targets if not Path(target).exists()]
     _MADE_FOLDERS.write_text(json.dumps(made))
     for target in made:
         Path(target).mkdir(parents=True)
@@ -105,6 +115,8 @@ def _binds(node: Node) -> Iterator[Bind]:
     for target, folder in _PRIVATE_FOLDERS.items():
         (node.folder / folder).mkdir(parents=True, exist_ok=True)
         yield Bind(str(node.folder / folder), target)
+    _images_kept_of(node).mkdir(parents=True, exist_ok=True)
+    yield Bind(str(_images_kept_of(node)), _CONTAINERD_ROOT)
     inside = [
         ("sim", node.simulation, False),
         ("store", SHARED_STORE, False),

@@ -45,6 +45,12 @@ def _started(pid: int) -> int | None:
     return None if fields[0] == "Z" else int(fields[19])
 
 
+def look_up(name: str, pid: int) -> Process | None:
+    """The process that has this pid now."""
+    started = _started(pid)
+    return None if started is None else Process(name, pid, started)
+
+
 def log_of(name: str) -> Path:
     return LOGS / f"{name}.log"
 
@@ -64,10 +70,9 @@ def start(name: str, command: Sequence[str]) -> Process:
         )
     # This command ends before the child does: nobody here waits for it, and init reaps it.
     child.returncode = 0
-    started = _started(child.pid)
-    if started is None:
+    process = look_up(name, child.pid)
+    if process is None:
         raise ProcessError(f"{name} ended at once: read {log_of(name)}")
-    process = Process(name, child.pid, started)
     record = {"pid": process.pid, "started": process.started}
     (_RECORDS / f"{name}.json").write_text(json.dumps(record))
     return process

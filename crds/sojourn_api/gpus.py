@@ -7,7 +7,7 @@ dense bf16 (fp16 where bf16 is absent).
 
 import json
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -76,6 +76,7 @@ def find(name: str) -> GpuModel | None:
     return _by_name().get(_plain(name))
 
 
+@lru_cache(maxsize=4096)
 def same_model(left: str, right: str) -> bool:
     """Whether two names mean one model; names unknown to the table are compared as text."""
     first, second = find(left), find(right)

@@ -6,8 +6,8 @@ while it is being made goes through `book` and `unbook`, and is undone before th
 
 from sojourn_operator.plan.need import take_of
 from sojourn_operator.plan.placer import Placer
-from sojourn_operator.plan.room import Take
 from sojourn_operator.plan.state import Node, Phase, Session, State
+from sojourn_operator.plan.take import Take
 
 HOLDING = frozenset({Phase.STARTING, Phase.RUNNING, Phase.PAUSING})
 

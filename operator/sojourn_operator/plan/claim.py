@@ -126,7 +126,7 @@ def unsound(turn: Turn, session: Session, nomination: Nomination) -> str:
             return f"{key} may not be paused now"
         if turn.board.held[key].node == place.node:
             emptied.give(turn.board.held[key])
-    need = placer.index.need(room.node, session.request, len(place.gpus))
+    need = placer.index.need(room, session.request, len(place.gpus))
     if not holds(emptied, place, session.request, need):
         return f"{at(place)} does not become free"
     return ""
@@ -198,7 +198,7 @@ def find(turn: Turn, session: Session) -> Claim | None:
                 for name, room in placer.rooms.items()
                 if room.usable
                 and (accept is None or accept(name))
-                and (need := placer.index.need(room.node, request, count)) is not None
+                and (need := placer.index.need(room, request, count)) is not None
             ]
 
         claim = find_claim(

@@ -7,16 +7,18 @@ habit can skew.
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Final
 
-from sojourn_operator.plan.need import Need, need_on
+from sojourn_operator.plan.need import Kinds, Need, Needs, node_refusal
 from sojourn_operator.plan.room import Room
 from sojourn_operator.plan.score import Policy
-from sojourn_operator.plan.state import Node, Request
+from sojourn_operator.plan.state import Request
 
 TIE_BITS: Final = 40
+BACKLOG: Final = 256
+"""Changes after which a row is brought up to date unasked: bounds the slowest decision."""
 
 
 def tie_of(name: str) -> int:
@@ -25,27 +27,31 @@ def tie_of(name: str) -> int:
 
 
 class Row:
-    """All nodes rated for one request over one number of shards. Entries are score and tie in
-    one integer.
+    """All nodes rated for one request over one number of shards.
+
+    An entry is score and tie in one integer, the highest is the best.
     """
 
-    __slots__ = ("entries", "heap", "needs", "request", "seen", "shards")
+    __slots__ = ("_makers", "_needs", "entries", "heap", "request", "seen", "shards")
 
-    def __init__(self, request: Request, shards: int) -> None:
+    def __init__(self, request: Request, shards: int, makers: Needs) -> None:
         self.request = request
         self.shards = shards
-        self.needs: dict[str, tuple[Node, Need | None]] = {}
         self.entries: dict[str, int] = {}
         self.heap: list[int] = []
         self.seen = -1
+        self._makers = makers
+        self._needs: dict[Kinds, Need] = {}
 
-    def need(self, node: Node) -> Need | None:
-        """The request's need on a node, remembered while the node object stays."""
-        known = self.needs.get(node.name)
-        if known is not None and known[0] is node:
-            return known[1]
-        need = need_on(node, self.request, shards=self.shards)
-        self.needs[node.name] = (node, need)
+    def need(self, room: Room) -> Need | None:
+        """The request's need on a node, None if the node itself is excluded (labels, taints)."""
+        node = room.node
+        if (self.request.node_selector or node.taints) and node_refusal(node, self.request):
+            return None
+        need = self._needs.get(room.kinds)
+        if need is None:
+            need = self._makers.on(room.kinds, self.request, shards=self.shards)
+            self._needs[room.kinds] = need
         return need
 
 
@@ -56,10 +62,13 @@ class Index:
         self.policy = policy
         self._rooms = rooms
         self._rows: dict[tuple[Request, int], Row] = {}
+        self._makers = Needs()
         self._log: list[str] = []
         self._start = 0
         self._names: dict[int, str] = {}
         self._ties: dict[str, int] = {}
+        self._order: list[Row] = []
+        self._next = 0
 
     def changed(self, name: str) -> None:
         """A node has come, gone or changed in any way."""
@@ -67,10 +76,15 @@ class Index:
         if len(self._log) > 64 * (len(self._rooms) + 64):
             self._start += len(self._log)
             self._log.clear()
+        self._tend()
 
     def forget(self) -> None:
-        """Drop all rows: the policy rates differently from now on."""
+        """Drop all ratings: the policy rates differently from now on."""
         self._rows.clear()
+        self._order.clear()
+        for room in self._rooms.values():
+            room.memo.clear()
+            room.idle_cost = None
 
     def best(
         self, request: Request, shards: int, *, accept: Callable[[str], bool] | None = None
@@ -94,52 +108,77 @@ class Index:
             heapq.heappush(heap, item)
         if found is None:
             return None
-        need = row.need(self._rooms[found].node)
+        need = row.need(self._rooms[found])
         return None if need is None else (found, need)
 
-    def need(self, node: Node, request: Request, shards: int) -> Need | None:
+    def need(self, room: Room, request: Request, shards: int) -> Need | None:
         """The need of a request on a node."""
-        return self._rows.setdefault((request, shards), Row(request, shards)).need(node)
+        return self._of(request, shards).need(room)
 
-    def _row(self, request: Request, shards: int) -> Row:
+    def _of(self, request: Request, shards: int) -> Row:
         row = self._rows.get((request, shards))
         if row is None:
-            row = self._rows[request, shards] = Row(request, shards)
-        end = self._start + len(self._log)
-        if row.seen == end:
-            return row
-        if row.seen < self._start or len(row.heap) > 4 * (len(self._rooms) + 64):
-            self._rebuild(row)
-        else:
-            for name in set(self._log[row.seen - self._start :]):
-                entry = self._rate(row, name)
-                if entry is not None:
-                    heapq.heappush(row.heap, -entry)
-        row.seen = end
+            row = self._rows[request, shards] = Row(request, shards, self._makers)
         return row
 
-    def _rebuild(self, row: Row) -> None:
-        row.entries.clear()
-        row.heap = [-entry for name in self._rooms if (entry := self._rate(row, name)) is not None]
-        heapq.heapify(row.heap)
+    def _row(self, request: Request, shards: int) -> Row:
+        row = self._of(request, shards)
+        if row.seen != self._start + len(self._log):
+            self._refresh(row)
+        return row
 
-    def _rate(self, row: Row, name: str) -> int | None:
-        """Rate one node for a row; the new entry, or None if it cannot serve or nothing changed."""
-        room = self._rooms.get(name)
-        if room is None or not room.usable:
-            row.entries.pop(name, None)
-            row.needs.pop(name, None)
-            return None
-        need = row.need(room.node)
-        score = None if need is None else self.policy.score(room, need)
-        if score is None:
-            row.entries.pop(name, None)
-            return None
-        entry = (score << TIE_BITS) | self._tie(name)
-        if row.entries.get(name) == entry:
-            return None
-        row.entries[name] = entry
-        return entry
+    def _refresh(self, row: Row) -> None:
+        """Rate what changed since the row was last up to date, or everything."""
+        heap = row.heap
+        if row.seen < self._start or len(heap) > 4 * (len(self._rooms) + 64):
+            row.entries.clear()
+            heap.clear()
+            self._rate(row, self._rooms)
+            heapq.heapify(heap)
+        else:
+            fresh = len(heap)
+            self._rate(row, set(self._log[row.seen - self._start :]))
+            if len(heap) - fresh > fresh // 8:
+                heapq.heapify(heap)
+            else:
+                added = heap[fresh:]
+                del heap[fresh:]
+                for entry in added:
+                    heapq.heappush(heap, entry)
+        row.seen = self._start + len(self._log)
+
+    def _rate(self, row: Row, names: Iterable[str]) -> None:
+        """Rate these nodes for a row; appends new entries to its heap, in no order."""
+        rooms, ties, entries, heap = self._rooms, self._ties, row.entries, row.heap
+        cpu, memory = row.request.cpu_milli, row.request.memory_bytes
+        score_of, need_on = self.policy.score, row.need
+        for name in names:
+            room = rooms.get(name)
+            if room is None or not room.usable or room.cpu < cpu or room.memory < memory:
+                entries.pop(name, None)
+                continue
+            need = need_on(room)
+            score = None if need is None else score_of(room, need)
+            if score is None:
+                entries.pop(name, None)
+                continue
+            entry = (score << TIE_BITS) | (ties.get(name) or self._tie(name))
+            if entries.get(name) != entry:
+                entries[name] = entry
+                heap.append(-entry)
+
+    def _tend(self) -> None:
+        """Bring one row after another up to date that was not asked for long, so that none is
+        slow.
+        """
+        if self._next >= len(self._order):
+            self._order, self._next = list(self._rows.values()), 0
+            if not self._order:
+                return
+        row = self._order[self._next]
+        self._next += 1
+        if row.seen >= self._start and self._start + len(self._log) - row.seen > BACKLOG:
+            self._refresh(row)
 
     def _tie(self, name: str) -> int:
         tie = self._ties.get(name)

@@ -7,48 +7,101 @@ it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sojourn_api.gpus import same_model
 
-from sojourn_operator.plan.room import WHOLE, Take
 from sojourn_operator.plan.state import Gpu, Node, Place, Request, Session, Taint, Toleration
+from sojourn_operator.plan.take import WHOLE, Take
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GpuNeed:
+    """What a request asks of GPUs like those of one node; one object per meaning, so that caches
+    hit.
+
+    `parts[i]` is what one shard takes of the time of the i-th GPU, -1 where it may not go, and
+    `sizes[i]` the same in thousandths, or what its slices are of the memory, if that is more.
+    `reference` is the whole share, which no choice of node changes.
+    """
+
+    shards: int
+    slices: int
+    share: int
+    parts: tuple[int, ...]
+    sizes: tuple[int, ...]
+    reference: int
+    spread: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """`parts[i]` is what one shard takes of the time of the node's i-th GPU, -1 where it may not
-    go.
-    """
+    """A request on one node."""
 
-    request: Request
-    shards: int
-    slices: int
-    share: int
+    gpu: GpuNeed
     cpu_milli: int
     memory_bytes: int
-    parts: tuple[int, ...]
 
 
-def need_on(node: Node, request: Request, *, shards: int) -> Need | None:
-    """The request on this node, None if the node itself is excluded (labels, taints)."""
-    if node_refusal(node, request):
-        return None
-    slices, share = request.on_each(shards) if shards else (0, 0)
-    allowed = gpu_filter(request)
-    return Need(
-        request=request,
-        shards=shards,
-        slices=slices,
-        share=share,
-        cpu_milli=request.cpu_milli,
-        memory_bytes=request.memory_bytes,
-        parts=tuple(
-            parts_of(gpu, share=share, decode_fraction=request.decode_fraction)
+@dataclass(frozen=True, slots=True, eq=False)
+class Kinds:
+    """The GPUs of nodes that are alike, without what makes each unique; one object for all of
+    them.
+    """
+
+    gpus: tuple[Gpu, ...]
+
+
+@lru_cache(maxsize=4096)
+def _interned(gpus: tuple[Gpu, ...]) -> Kinds:
+    return Kinds(gpus)
+
+
+def kinds_of(node: Node) -> Kinds:
+    """What GPUs this node has."""
+    return _interned(
+        tuple(
+            Gpu(0, "", gpu.model, slices=gpu.slices, speed=gpu.speed, healthy=gpu.healthy)
+            for gpu in node.gpus
+        )
+    )
+
+
+class Needs:
+    """Makes needs, one object per meaning."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], GpuNeed] = {}
+
+    def on(self, kinds: Kinds, request: Request, *, shards: int) -> Need:
+        """The request on nodes with such GPUs."""
+        return Need(
+            gpu=self._gpu(request, shards, kinds.gpus),
+            cpu_milli=request.cpu_milli,
+            memory_bytes=request.memory_bytes,
+        )
+
+    def _gpu(self, request: Request, shards: int, gpus: tuple[Gpu, ...]) -> GpuNeed:
+        slices, share = request.on_each(shards) if shards else (0, 0)
+        allowed = gpu_filter(request)
+        fraction = request.decode_fraction
+        parts = tuple(
+            parts_of(gpu, share=share, decode_fraction=fraction)
             if gpu.healthy and allowed(gpu)
             else -1
-            for gpu in node.gpus
-        ),
-    )
+            for gpu in gpus
+        )
+        sizes = tuple(
+            max(part // 1000, slices * 1000 // gpu.slices if gpu.slices else 0)
+            for part, gpu in zip(parts, gpus, strict=True)
+        )
+        key = (shards, slices, share, parts, sizes, request.spread)
+        made = self._made.get(key)
+        if made is None:
+            made = self._made[key] = GpuNeed(
+                shards, slices, share, parts, sizes, reference=share * shards, spread=request.spread
+            )
+        return made
 
 
 def parts_of(gpu: Gpu, *, share: int, decode_fraction: int) -> int:

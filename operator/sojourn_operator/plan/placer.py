@@ -7,10 +7,12 @@ benchmarks. It knows requests, not sessions: tiers, queues and victims are `plan
 from collections.abc import Callable, Iterable
 
 from sojourn_operator.plan.index import Index
+from sojourn_operator.plan.mix import Mix
 from sojourn_operator.plan.need import Need, take_at
-from sojourn_operator.plan.room import Room, Take
+from sojourn_operator.plan.room import Room
 from sojourn_operator.plan.score import Policy
 from sojourn_operator.plan.state import GpuUse, Node, Place, Request
+from sojourn_operator.plan.take import Take
 
 
 class Placer:
@@ -43,6 +45,11 @@ class Placer:
         self.rooms[what.node].give(what)
         self.index.changed(what.node)
 
+    def retune(self, mix: Mix) -> None:
+        """Pack for another mix from now on."""
+        self.policy.retune(mix, [room.node for room in self.rooms.values()])
+        self.index.forget()
+
     def find(
         self, request: Request, shards: int, *, accept: Callable[[str], bool] | None = None
     ) -> Place | None:
@@ -63,7 +70,7 @@ class Placer:
         room = self.rooms.get(place.node)
         if room is None or not room.usable:
             return False
-        return holds(room, place, request, self.index.need(room.node, request, len(place.gpus)))
+        return holds(room, place, request, self.index.need(room, request, len(place.gpus)))
 
     def take_at(self, place: Place, request: Request) -> Take:
         """What the request takes at a place of a known node."""
@@ -75,7 +82,7 @@ def place_at(node: Node, gpus: tuple[int, ...], need: Need) -> Place:
     return Place(
         node=node.name,
         gpus=tuple(
-            GpuUse(ordinal=node.gpus[index].ordinal, slices=need.slices, share=need.share)
+            GpuUse(ordinal=node.gpus[index].ordinal, slices=need.gpu.slices, share=need.gpu.share)
             for index in gpus
         ),
     )
@@ -90,7 +97,9 @@ def holds(room: Room, place: Place, request: Request, need: Need | None) -> bool
         room.pods >= 1
         and len(wanted) == len(place.gpus)
         and all(
-            need.parts[index] >= 0 and room.slices[index] >= slices and room.parts[index] >= parts
+            need.gpu.parts[index] >= 0
+            and room.slices[index] >= slices
+            and room.parts[index] >= parts
             for index, slices, parts in wanted
         )
     )

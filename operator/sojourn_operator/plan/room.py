@@ -5,41 +5,32 @@ its claimant is owed twice for a while. Who may use a GPU is `need`'s question, 
 `score`'s.
 """
 
-from dataclasses import dataclass
-from typing import Final
-
+from sojourn_operator.plan.need import GpuNeed, kinds_of
 from sojourn_operator.plan.state import Node
+from sojourn_operator.plan.take import WHOLE, Take
 
-WHOLE: Final = 1_000_000
-"""A whole GPU's time in parts; a millionth is finer than any share in thousandths."""
-
-
-@dataclass(frozen=True, slots=True)
-class Take:
-    """What one session takes of one node; `gpus` holds (index of the GPU, slices, parts of its
-    time).
-    """
-
-    node: str
-    gpus: tuple[tuple[int, int, int], ...]
-    cpu_milli: int
-    memory_bytes: int
+Choice = tuple[float, int, tuple[int, ...]]
+"""What serving a need on GPUs costs, the thousandths of GPUs that it takes, and which GPUs."""
 
 
 class Room:
-    """The mutable remains of `node`. `version` grows with every change, so that caches know."""
+    """The mutable remains of `node`. `memo` is `score`'s, emptied by every change."""
 
     __slots__ = (
         "cpu",
+        "free",
         "groups",
+        "idle_cost",
+        "kinds",
         "left",
+        "memo",
         "memory",
         "node",
         "parts",
         "pods",
         "slices",
         "usable",
-        "version",
+        "whole",
     )
 
     def __init__(self, node: Node) -> None:
@@ -51,8 +42,11 @@ class Room:
         self.slices = [gpu.slices if gpu.healthy else 0 for gpu in node.gpus]
         self.parts = [WHOLE if gpu.healthy else 0 for gpu in node.gpus]
         self.left = [0] * len(node.gpus)
+        self.free = self.whole = 0
         self.groups = link_groups(node)
-        self.version = 0
+        self.kinds = kinds_of(node)
+        self.memo: dict[GpuNeed, Choice | None] = {}
+        self.idle_cost: float | None = None
         for index in range(len(node.gpus)):
             self._measure(index)
 
@@ -68,29 +62,35 @@ class Room:
         """The same room apart, for what-if."""
         twin = Room.__new__(Room)
         twin.node, twin.usable, twin.groups = self.node, self.usable, self.groups
+        twin.kinds, twin.memo, twin.idle_cost = self.kinds, {}, None
         twin.cpu, twin.memory, twin.pods = self.cpu, self.memory, self.pods
         twin.slices, twin.parts, twin.left = self.slices[:], self.parts[:], self.left[:]
-        twin.version = self.version
+        twin.free, twin.whole = self.free, self.whole
         return twin
 
     def _add(self, what: Take, sign: int) -> None:
         self.cpu += sign * what.cpu_milli
         self.memory += sign * what.memory_bytes
         self.pods += sign
-        self.version += 1
+        self.memo.clear()
+        self.idle_cost = None
         for index, slices, parts in what.gpus:
             self.slices[index] += sign * slices
             self.parts[index] += sign * parts
             self._measure(index)
 
     def _measure(self, index: int) -> None:
-        """`left` is what remains of a GPU in thousandths, by whichever of slices and time is
-        scarcer.
+        """Bring `left`, `free` and `whole` up to date: thousandths of a GPU, by the scarcer of
+        both.
         """
-        time = self.parts[index] // 1000
+        left = self.parts[index] // 1000
         total = self.node.gpus[index].slices
-        memory = self.slices[index] * 1000 // total if total else time
-        self.left[index] = max(min(time, memory), 0)
+        if total:
+            left = min(left, self.slices[index] * 1000 // total)
+        before, after = self.left[index], max(left, 0)
+        self.left[index] = after
+        self.free += after - before
+        self.whole += (after == 1000) - (before == 1000)
 
 
 def link_groups(node: Node) -> tuple[tuple[int, ...], ...]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from sojourn_operator.plan.actions import Action
 from sojourn_operator.plan.board import Board
-from sojourn_operator.plan.room import Take
 from sojourn_operator.plan.state import Phase, Place, Request, Session, State
+from sojourn_operator.plan.take import Take
 
 
 @dataclass(slots=True)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from sojourn_operator.plan.index import tie_of
 from sojourn_operator.plan.need import Need
 from sojourn_operator.plan.placer import Placer
-from sojourn_operator.plan.room import Room, Take
+from sojourn_operator.plan.room import Room
 from sojourn_operator.plan.state import Place, Session
+from sojourn_operator.plan.take import Take
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +88,14 @@ def claims_on(
 
 def narrowings(room: Room, need: Need) -> Iterator[Need]:
     """The need on each GPU alone that could serve it, or as it is when it wants several."""
-    if need.shards != 1:
+    gpu = need.gpu
+    if gpu.shards != 1:
         yield need
         return
-    for index, parts in enumerate(need.parts):
-        if 0 <= parts <= room.parts[index] and need.slices <= room.slices[index]:
-            only = tuple(p if i == index else -1 for i, p in enumerate(need.parts))
-            yield replace(need, parts=only)
+    for index, parts in enumerate(gpu.parts):
+        if 0 <= parts <= room.parts[index] and gpu.slices <= room.slices[index]:
+            only = tuple(p if i == index else -1 for i, p in enumerate(gpu.parts))
+            yield replace(need, gpu=replace(gpu, parts=only))
 
 
 def reprieve(

@@ -6,8 +6,9 @@ Text only. Numbers come with their unit, places as `node-b gpu-1`.
 from collections.abc import Iterable
 
 from sojourn_operator.plan.need import gpu_filter, node_refusal, parts_of
-from sojourn_operator.plan.room import WHOLE, Room
+from sojourn_operator.plan.room import Room
 from sojourn_operator.plan.state import Place, Request, Session
+from sojourn_operator.plan.take import WHOLE
 
 
 def asked(request: Request) -> str:

@@ -1,0 +1,91 @@
+"""The operator's own placer under the interface of the benchmark: a pod becomes a Request.
+
+No policy here: nodes, needs and places go through `sojourn_operator.plan` as in the operator.
+"""
+
+import random
+
+from openb import Machine, Pod
+
+from sojourn_api.gpus import REFERENCE_TBPS, REFERENCE_TFLOPS, Speed
+from sojourn_operator.plan.mix import Mix, mix_of
+from sojourn_operator.plan.placer import Placer
+from sojourn_operator.plan.score import Policy, Weights
+from sojourn_operator.plan.state import Gpu, GpuUse, Node, Place, Request
+
+REFERENCE = Speed(REFERENCE_TBPS, REFERENCE_TFLOPS)
+"""The traces count every GPU as one, so each is a reference GPU here."""
+
+
+def node_of(machine: Machine, position: int) -> Node:
+    """Named by its place in the order, so that the order of ties is another one for every seed."""
+    peers = range(machine.gpus)
+    return Node(
+        name=f"{position:04d}-{machine.name}",
+        cpu_milli=machine.cpu,
+        memory_bytes=machine.memory,
+        pods=1 << 20,
+        gpus=tuple(
+            Gpu(
+                ordinal=index,
+                uuid=f"{machine.name}-{index}",
+                model=machine.model,
+                slices=0,
+                speed=REFERENCE,
+                links=tuple(peer for peer in peers if peer != index),
+            )
+            for index in peers
+        ),
+    )
+
+
+def request_of(pod: Pod) -> Request:
+    """A pod's thousandths are a share; GPUs of several are its shards."""
+    return Request(
+        slices=0,
+        share=pod.demand,
+        shards=pod.gpus,
+        max_shards=pod.gpus,
+        gpu_models=pod.models,
+        cpu_milli=pod.cpu,
+        memory_bytes=pod.memory,
+    )
+
+
+def mix_from(pods: list[Pod]) -> Mix:
+    """The declared mix."""
+    return mix_of(request_of(pod) for pod in pods)
+
+
+class OurPlacer:
+    """`place` and `remove` as the baselines have them."""
+
+    def __init__(
+        self,
+        machines: list[Machine],
+        *,
+        mix: Mix,
+        weights: Weights | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        del rng
+        self.nodes = [node_of(machine, index) for index, machine in enumerate(machines)]
+        self._position = {node.name: index for index, node in enumerate(self.nodes)}
+        policy = Policy(weights)
+        policy.retune(mix, self.nodes)
+        self.placer = Placer(policy, self.nodes)
+        for request, _ in mix.counts:
+            self.placer.find(request, request.shards)
+
+    def place(self, pod: Pod) -> tuple[int, tuple[int, ...]] | None:
+        request = request_of(pod)
+        place = self.placer.find(request, pod.gpus)
+        if place is None:
+            return None
+        self.placer.take(self.placer.take_at(place, request))
+        return self._position[place.node], tuple(use.ordinal for use in place.gpus)
+
+    def remove(self, pod: Pod, node: int, gpus: tuple[int, ...]) -> None:
+        uses = tuple(GpuUse(ordinal=index, slices=0, share=pod.milli) for index in gpus)
+        place = Place(node=self.nodes[node].name, gpus=uses)
+        self.placer.give(self.placer.take_at(place, request_of(pod)))

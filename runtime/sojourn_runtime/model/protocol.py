@@ -62,8 +62,9 @@ class StopFlag:
     def clear(self) -> None:
         self.cell.value = 0
 
-    def is_set(self) -> bool:
-        return bool(self.cell.value)
+    def wanted(self) -> bool:
+        """Whether a pass should stop now."""
+        return bool(self.cell.value) or (self.poll is not None and self.poll())
 
 
 class Runner(Protocol):
@@ -81,8 +82,10 @@ class Runner(Protocol):
     def block_bytes(self) -> int: ...
     @property
     def kv(self) -> npt.NDArray[np.uint8]:
-        """[num_blocks, block_bytes]; a block may be copied as bytes between runners of one
-        kernel class.
+        """[num_blocks, block_bytes]; blocks may be copied between runners of one kernel class.
+
+        Read a block as `kv[block]` and replace it as `kv[block] = ...`: on a device the former
+        is a read-only copy, so writing into it is an error rather than lost.
         """
 
     def forward(

@@ -43,6 +43,10 @@ def make_runner(
     match device:
         case "cpu":
             return CpuRunner(weights, num_blocks=num_blocks, threads=threads or usable_cpus())
+        case "eager" | "cuda":
+            from sojourn_runtime.model.eager import EagerRunner  # noqa: PLC0415 - imports torch
+
+            return EagerRunner(weights, num_blocks=num_blocks, device=device)
         case _:
             raise InvalidConfiguration(f"device {device!r} is unknown; use cpu, eager or cuda")
 

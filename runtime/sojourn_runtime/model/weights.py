@@ -46,7 +46,7 @@ class Weights:
 
 def open_weights(uri: str, *, cache_dir: Path, digest: str | None = None) -> Weights:
     """Map the converted weights of `uri`, converting them first if this cache has not seen them."""
-    path = _local_path(uri)
+    path = local_path(uri)
     found = weights_digest(_files_of(path), cache_dir)
     if digest and digest != found:
         raise WeightsDigestMismatch(
@@ -71,7 +71,8 @@ def open_source(path: Path) -> WeightsSource:
     return SafetensorsSource(path) if path.is_dir() else GgufSource(path)
 
 
-def _local_path(uri: str) -> Path:
+def local_path(uri: str) -> Path:
+    """The file or folder of a path or file:// URI, which must exist."""
     parsed = urlparse(uri)
     if parsed.scheme not in {"", "file"}:
         raise UnsupportedModel(

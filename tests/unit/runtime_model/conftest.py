@@ -57,9 +57,10 @@ def random_tensors(config: Mapping[str, Any], seed: int = 0) -> dict[str, npt.ND
 
     def matrix(outputs: int, inputs: int, gain: float = 1.0) -> npt.NDArray[np.float32]:
         values = random.normal(0, gain / inputs**0.5, (outputs, inputs)).astype(np.float32)
-        return from_bf16(to_bf16(values))
+        kept: npt.NDArray[np.float32] = from_bf16(to_bf16(values))
+        return kept
 
-    def norm() -> npt.NDArray[np.float32]:
+    def norm() -> npt.NDArray[Any]:
         return random.uniform(0.5, 1.5, hidden).astype(np.float32)
 
     tensors = {

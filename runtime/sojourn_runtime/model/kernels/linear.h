@@ -10,7 +10,7 @@ namespace SJ_VARIANT {
 
 constexpr int kPanel = 32;
 // Hardware prefetch stops at page borders (the weights are mapped from a file in 4 KiB pages); this steps over them.
-constexpr int kPrefetchAhead = 1024;
+constexpr int kPrefetchAhead = 2048;
 
 // `R` rows of `x` against `P` panels; `finish(row, panel, first16, second16)` takes the sums.
 template <int R, int P, class Finish>

@@ -1,7 +1,9 @@
-"""The policies that the field compares with, re-implemented over arrays: one score table, class by node.
+"""The policies that the field compares with, re-implemented over arrays: one score table, class
+by node.
 
-Written from the published description of the experiment, and shares no code with the operator, so that
-the two can be held against each other. Only the column of the node that changed is scored again.
+Written from the published description of the experiment, and shares no code with the operator,
+so that the two can be held against each other. Only the column of the node that changed is
+scored again.
 """
 
 import random
@@ -17,6 +19,7 @@ WIDEST = 8
 """GPUs of the largest machine."""
 NEVER = -(1 << 30)
 Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +44,7 @@ class Fleet:
         self.machines = machines
         self.cpu = np.array([m.cpu for m in machines])
         self.memory = np.array([m.memory for m in machines])
-        self.gpu = np.array(
-            [[1000 if i < m.gpus else -1 for i in range(WIDEST)] for m in machines]
-        )
+        self.gpu = np.array([[1000 if i < m.gpus else -1 for i in range(WIDEST)] for m in machines])
         kinds = sorted({kind_of(pod) for pod in pods}, key=repr)
         self.kinds = {kind: index for index, kind in enumerate(kinds)}
         self.k_cpu = np.array([k.cpu for k in kinds])
@@ -175,7 +176,7 @@ class Typical:
     milli: Ints
     gpus: Ints
     allows: dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]
-    weight: np.ndarray[tuple[int], np.dtype[np.float64]]
+    weight: Floats
 
 
 def typical(pods: list[Pod], models: set[str]) -> Typical:
@@ -213,7 +214,9 @@ class FgdPlacer(TablePlacer):
         super().__init__(fleet, None, rng=rng)
         self._column = first_fit  # the table decides, not chance
 
-    def fragment(self, node: int, cpu: Ints, gpu: Ints) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def fragment(
+        self, node: int, cpu: Ints, gpu: Ints
+    ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Expected fragment of states of one node: cpu [S] and gpu [S, 8]."""
         mix = self._typical
         idle = np.maximum(gpu, 0)
@@ -233,7 +236,7 @@ class FgdPlacer(TablePlacer):
         after = self.fragment(node, fleet.cpu[node] - fleet.k_cpu[kinds], states)
         score = (100 / (1 + np.exp(-(before - after) / 1000))).astype(np.int64)
         np.maximum.at(result, kinds, score)
-        return result[self._shape]
+        return np.asarray(result[self._shape])
 
     def _what_if(self, node: int, among: np.ndarray[Any, np.dtype[np.bool_]]) -> tuple[Ints, Ints]:
         """Every (kind, GPU state) that placing would lead to; a share pod tries every GPU.

@@ -3,10 +3,9 @@
 No policy here: nodes, needs and places go through `sojourn_operator.plan` as in the operator.
 """
 
-import random
+from typing import Final
 
 from openb import Machine, Pod
-
 from sojourn_api.gpus import REFERENCE_TBPS, REFERENCE_TFLOPS, Speed
 from sojourn_operator.plan.mix import Mix, mix_of
 from sojourn_operator.plan.placer import Placer
@@ -57,6 +56,10 @@ def mix_from(pods: list[Pod]) -> Mix:
     return mix_of(request_of(pod) for pod in pods)
 
 
+LOOKS: Final = (100, 300, 1000, 3000)
+"""Arrivals after which an observed mix is taken over: a guess at few and early."""
+
+
 class OurPlacer:
     """`place` and `remove` as the baselines have them."""
 
@@ -66,19 +69,26 @@ class OurPlacer:
         *,
         mix: Mix,
         weights: Weights | None = None,
-        rng: random.Random | None = None,
+        observe: bool = False,
     ) -> None:
-        del rng
         self.nodes = [node_of(machine, index) for index, machine in enumerate(machines)]
         self._position = {node.name: index for index, node in enumerate(self.nodes)}
-        policy = Policy(weights)
-        policy.retune(mix, self.nodes)
-        self.placer = Placer(policy, self.nodes)
+        self.placer = Placer(Policy(weights), self.nodes)
+        self._observe = observe
+        self._seen: list[Request] = []
+        self._know(mix)
+
+    def _know(self, mix: Mix) -> None:
+        self.placer.retune(mix)
         for request, _ in mix.counts:
             self.placer.find(request, request.shards)
 
     def place(self, pod: Pod) -> tuple[int, tuple[int, ...]] | None:
         request = request_of(pod)
+        if self._observe:
+            self._seen.append(request)
+            if len(self._seen) in LOOKS:
+                self._know(mix_of(self._seen))
         place = self.placer.find(request, pod.gpus)
         if place is None:
             return None

@@ -80,18 +80,19 @@ def _images_kept_of(node: Node) -> Path:
 
 
 def wait_for_containerd(node: Node) -> None:
-    """And forget the containers of the cluster before, which live on in the kept records."""
-    probe = ["ctr", "--connect-timeout", "1s", "version"]
+    """And forget the containers of the cluster before, which live on in the kept records.
 
-    def answers() -> bool:
+    It answers a moment before it has read them; what is asked then fails, and is asked again.
+    """
+    forget = ["crictl", "rmp", "--all", "--force"]
+
+    def has_forgotten() -> bool:
         if first_process(node.name) is None:
             return False
-        done = subprocess.run(command_on(node.name, probe), capture_output=True, check=False)
+        done = subprocess.run(command_on(node.name, forget), capture_output=True, check=False)
         return done.returncode == 0
 
-    processes.wait_until(answers, what=f"containerd of {node.name}", seconds=60)
-    forget = command_on(node.name, ["crictl", "rmp", "--all", "--force"])
-    subprocess.run(forget, capture_output=True, check=True)
+    processes.wait_until(has_forgotten, what=f"containerd of {node.name}", seconds=60)
 
 
 def remove_mount_points() -> None:

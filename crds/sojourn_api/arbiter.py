@@ -39,7 +39,7 @@ PAGE_BYTES: Final = PAGE_WORDS * WORD
     W_STEPS,  # steps (token boundaries passed) begun
     W_STEPS_DONE,  # steps ended; differs from the former while one computes
     W_WANTS,  # 1 while the owner has work (for turns among equals)
-    W_TURN,  # 1 while the owner holds the turn among equals
+    W_TURN,  # monotonic ns since when the owner holds the turn among equals; 0 while it does not
     W_SERVED,  # ns computed, in all
     W_CREDIT,  # virtual time of the turns: ns divided by share
     W_YIELDED,  # ns waited for others, in all
@@ -105,7 +105,7 @@ class PageState:
     steps: int
     steps_done: int
     wants: bool
-    turn: bool
+    turn_since_ns: int
     served_ns: int
     credit: int
     yielded_ns: int
@@ -185,6 +185,19 @@ def create_index(grants: Path, limits: Limits = Limits()) -> memoryview:
     return words
 
 
+def read_index(grants: Path) -> memoryview:
+    """A GPU's index, as its pods see it."""
+    fd = _open(grants / INDEX, size=INDEX_BYTES)
+    words = _words(fd, count=INDEX_WORDS, path=grants / INDEX)
+    os.close(fd)
+    return words
+
+
+def slots(grants: Path) -> list[str]:
+    """All grants of a GPU, those that nobody holds yet as well."""
+    return sorted(entry.name for entry in os.scandir(grants) if entry.name.isdecimal())
+
+
 def create_grant(grants: Path, slot: str, tier: Tier = Tier()) -> Path:
     """Make one grant's folder; returns `pod/`, the folder to mount writable.
 
@@ -218,15 +231,24 @@ def read_tier(grants: Path, slot: str) -> Tier:
     return Tier(*fields)
 
 
+def open_page(grants: Path, slot: str) -> int:
+    """A descriptor to read a page from, by `read_open`; the caller closes it."""
+    return _open(grants / slot / POD / PAGE, size=PAGE_BYTES)
+
+
 def read_page(grants: Path, slot: str) -> PageState:
     """One page by a read, not a mapping: safe against an owner that cuts its file short."""
-    path = grants / slot / POD / PAGE
-    fd = _open(path, size=PAGE_BYTES)
+    fd = open_page(grants, slot)
     try:
-        content = os.pread(fd, PAGE_BYTES, 0)
-        locked = _locked_by(fd) != fcntl.F_UNLCK
+        return read_open(fd, path=grants / slot)
     finally:
         os.close(fd)
+
+
+def read_open(fd: int, *, path: Path) -> PageState:
+    """The page behind a descriptor; `path` is for the error's text."""
+    content = os.pread(fd, PAGE_BYTES, 0)
+    locked = _locked_by(fd) != fcntl.F_UNLCK
     if len(content) < PAGE_BYTES:
         raise ArbiterError(f"{path}: cut short by its owner")
     words = struct.unpack("=16Q", content)
@@ -239,7 +261,7 @@ def read_page(grants: Path, slot: str) -> PageState:
         steps=words[W_STEPS],
         steps_done=words[W_STEPS_DONE],
         wants=bool(words[W_WANTS]),
-        turn=bool(words[W_TURN]),
+        turn_since_ns=words[W_TURN],
         served_ns=words[W_SERVED],
         credit=words[W_CREDIT],
         yielded_ns=words[W_YIELDED],
@@ -326,6 +348,11 @@ class Page:
         """Account a wait for others, which metrics show."""
         self._words[W_YIELDED] += waited_ns
 
+    @property
+    def words(self) -> memoryview:
+        """The page itself, for the turns among equals (`arbiter_turn`)."""
+        return self._words
+
     def close(self) -> None:
         """Lower the flag and let go of the page."""
         self.lower_flag()
@@ -362,9 +389,7 @@ class Watch:
         """`grants` is the folder mounted read-only; `own_slot` is left out of every answer."""
         self._grants = grants
         self._own = own_slot
-        fd = _open(grants / INDEX, size=INDEX_BYTES)
-        self._index = _words(fd, count=INDEX_WORDS, path=grants / INDEX)
-        os.close(fd)
+        self._index = read_index(grants)
         self._generation = 0
         self._priority = LOWEST
         self._higher: list[_Seen] = []
@@ -410,8 +435,8 @@ class Watch:
     def _rescan(self, my_priority: int) -> None:
         generation = self._index[I_GENERATION]  # before the look: a change during it is seen next
         self.close()
-        for entry in sorted(os.listdir(self._grants)):  # noqa: PTH208 - a name is all we need
-            if entry in {INDEX, self._own} or entry.startswith("."):
+        for entry in slots(self._grants):
+            if entry == self._own:
                 continue
             try:
                 seen = self._map(entry, my_priority)

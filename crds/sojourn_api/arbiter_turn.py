@@ -1,0 +1,147 @@
+"""Turns among grants of one tier on a shared GPU, in proportion to their shares.
+
+Deficit round robin without a referee: each page shows what its owner has had, in virtual time
+(computing time divided by share), and who has had the least goes next, for one quantum. `next_turn`
+is the rule and pure; `Turns` reads the pages for it. Higher tiers are `arbiter.Watch`'s.
+
+Two that begin in the same instant may overlap for one quantum; the accounts even it out. Among
+equals a dishonest owner can gain time, but cannot starve others (`STARVED_NS`).
+"""
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sojourn_api import arbiter
+
+REFERENCE_SHARE: Final = 1000
+TURN_LIMIT_NS: Final = 1_000_000_000
+"""A turn held for longer does not count: its owner computes one very long step, or cheats."""
+STARVED_NS: Final = 2_000_000_000
+"""Who has waited for so long goes, whoever else does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Equal:
+    """A live owner of the same tier that has work. `credit`: its virtual time."""
+
+    slot: str
+    credit: int
+    turn: bool
+
+
+def next_turn(own: Equal, others: Iterable[Equal]) -> bool:
+    """Whether `own` goes now: nobody holds the turn, and nobody has had less.
+
+    Equal accounts are ordered by slot, so that all agree.
+    """
+    others = list(others)
+    if any(other.turn for other in others):
+        return False
+    order = (own.credit, own.slot)
+    return all((other.credit, other.slot) > order for other in others)
+
+
+def joining_credit(own: int, others: Iterable[Equal]) -> int:
+    """The account to begin with after idling: no more may be claimed than others now have had."""
+    return max(own, min((other.credit for other in others), default=0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Peer:
+    slot: str
+    fd: int
+
+
+class Turns:
+    """The owner's side. `want` when work comes or ends; `mine` before each step; `spent` after.
+
+    `mine` is cheap within a quantum, and a few us for each equal outside of it.
+    """
+
+    def __init__(self, grants: Path, page: arbiter.Page, *, own_slot: str) -> None:
+        self._grants = grants
+        self._words = page.words
+        self._slot = own_slot
+        self._index = arbiter.read_index(grants)
+        self._generation = 0
+        self._peers: list[_Peer] = []
+        self._share = REFERENCE_SHARE
+        self._slice_ns = 0
+        self._left_ns = 0
+        self._waiting_since = 0
+
+    def want(self, wants: bool) -> None:  # noqa: FBT001 - reads as a sentence
+        """There is work now, or there is none any more."""
+        words = self._words
+        if not wants:
+            words[arbiter.W_WANTS] = words[arbiter.W_TURN] = 0
+        elif not words[arbiter.W_WANTS]:
+            credit = joining_credit(words[arbiter.W_CREDIT], self._equals())
+            words[arbiter.W_CREDIT] = credit  # before the next line: others order by it
+            words[arbiter.W_WANTS] = 1
+            self._waiting_since = time.monotonic_ns()
+
+    def mine(self) -> bool:
+        """Whether to compute the next step; if not, ask again in a millisecond."""
+        words = self._words
+        now = time.monotonic_ns()
+        since = words[arbiter.W_TURN]
+        if since and self._left_ns > 0 and now - since < TURN_LIMIT_NS:
+            return True
+        words[arbiter.W_TURN] = 0
+        own = Equal(slot=self._slot, credit=words[arbiter.W_CREDIT], turn=False)
+        starved = not since and now - self._waiting_since > STARVED_NS
+        if not starved and not next_turn(own, self._equals()):
+            if since:
+                self._waiting_since = now
+            return False
+        words[arbiter.W_TURN] = now
+        self._left_ns = self._slice_ns * self._share // REFERENCE_SHARE
+        return True
+
+    def spent(self, computed_ns: int) -> None:
+        """Account a step."""
+        self._left_ns -= computed_ns
+        self._words[arbiter.W_CREDIT] += computed_ns * REFERENCE_SHARE // self._share
+
+    def _equals(self) -> list[Equal]:
+        if self._index[arbiter.I_GENERATION] != self._generation:
+            self._rescan()
+        now, stale = time.monotonic_ns(), self._index[arbiter.I_STALE_NS]
+        found = []
+        for peer in self._peers:
+            try:
+                page = arbiter.read_open(peer.fd, path=self._grants / peer.slot)
+            except arbiter.ArbiterError:
+                continue
+            if page.wants and page.locked and abs(now - page.beat_ns) <= stale:
+                turn = bool(page.turn_since_ns) and now - page.turn_since_ns < TURN_LIMIT_NS
+                found.append(Equal(slot=peer.slot, credit=page.credit, turn=turn))
+        return found
+
+    def _rescan(self) -> None:
+        """Who is of my tier, after the plugin changed something."""
+        generation = self._index[arbiter.I_GENERATION]
+        self.close()
+        own = arbiter.read_tier(self._grants, self._slot)
+        self._share = max(1, own.share) if own.share else REFERENCE_SHARE
+        self._slice_ns = own.time_slice_ns
+        for slot in arbiter.slots(self._grants):
+            if slot == self._slot:
+                continue
+            try:
+                if arbiter.read_tier(self._grants, slot).priority == own.priority:
+                    self._peers.append(_Peer(slot, arbiter.open_page(self._grants, slot)))
+            except arbiter.ArbiterError:
+                continue  # a grant that goes away
+        self._generation = generation
+
+    def close(self) -> None:
+        """Let go of the others' pages."""
+        for peer in self._peers:
+            os.close(peer.fd)
+        self._peers = []

@@ -7,10 +7,10 @@ from typing import Final
 
 from openb import Machine, Pod
 from sojourn_api.gpus import REFERENCE_TBPS, REFERENCE_TFLOPS, Speed
-from sojourn_operator.plan.mix import Mix, mix_of
+from sojourn_operator.plan.mix import mix_of
 from sojourn_operator.plan.placer import Placer
 from sojourn_operator.plan.score import Policy, Weights
-from sojourn_operator.plan.state import Gpu, GpuUse, Node, Place, Request
+from sojourn_operator.plan.state import Gpu, GpuUse, Mix, Node, Place, Request
 
 REFERENCE = Speed(REFERENCE_TBPS, REFERENCE_TFLOPS)
 """The traces count every GPU as one, so each is a reference GPU here."""

@@ -20,7 +20,7 @@ from baselines import POLICIES, baseline
 from experiment import MakePlacer, Placer, churn, fill, quantile
 from openb import Machine, Pod, read_machines, read_pods
 from ours import OurPlacer, mix_from
-from sojourn_operator.plan.mix import Mix
+from sojourn_operator.plan.state import Mix
 
 CHOICES = ("sojourn", "fgd", *POLICIES)
 
@@ -39,6 +39,8 @@ def maker(policy: str, mix: str) -> MakePlacer:
 
 def stretched(machines: list[Machine], times: int) -> list[Machine]:
     """The cluster several times over, for questions of size."""
+    if times == 1:
+        return machines
     return [
         Machine(f"{machine.name}-{copy}", machine.cpu, machine.memory, machine.gpus, machine.model)
         for copy in range(times)

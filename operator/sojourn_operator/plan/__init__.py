@@ -16,6 +16,7 @@ from sojourn_operator.plan.planner import Planner, plan
 from sojourn_operator.plan.state import (
     Gpu,
     GpuUse,
+    Mix,
     Node,
     Nomination,
     Phase,
@@ -33,6 +34,7 @@ __all__ = [
     "Action",
     "Gpu",
     "GpuUse",
+    "Mix",
     "Move",
     "Node",
     "Nominate",

@@ -4,9 +4,11 @@ A session or node that is the same object (or equal) as last time costs nothing.
 while it is being made goes through `book` and `unbook`, and is undone before the next update.
 """
 
+from collections import Counter
+
 from sojourn_operator.plan.need import take_of
 from sojourn_operator.plan.placer import Placer
-from sojourn_operator.plan.state import Node, Phase, Session, State
+from sojourn_operator.plan.state import Mix, Node, Phase, Session, State
 from sojourn_operator.plan.take import Take
 
 HOLDING = frozenset({Phase.STARTING, Phase.RUNNING, Phase.PAUSING})
@@ -24,12 +26,15 @@ class Board:
         self._sessions: dict[str, Session] = {}
         self._nodes: dict[str, Node] = {}
         self._booked: dict[str, Take] = {}
+        self._mix = Mix()
+        self._supply: Counter[tuple[object, ...]] = Counter()
 
     def update(self, state: State) -> None:
         """Take over a new state."""
         for key in tuple(self._booked):
             self.unbook(key)
         moved = self._update_nodes(state)
+        self._update_mix(state.mix)
         before, self._sessions = self._sessions, dict(state.sessions)
         for key in before.keys() - state.sessions.keys():
             self._release(key)
@@ -53,6 +58,15 @@ class Board:
         what = self._booked.pop(key, None)
         if what is not None and what.node in self.placer.rooms:
             self.placer.give(what)
+
+    def _update_mix(self, mix: Mix) -> None:
+        """Retune when the mix or the kinds of GPUs have changed: scores follow the state alone."""
+        supply: Counter[tuple[object, ...]] = Counter(
+            (gpu.model, gpu.slices, gpu.speed) for node in self._nodes.values() for gpu in node.gpus
+        )
+        if (mix, supply) != (self._mix, self._supply):
+            self._mix, self._supply = mix, supply
+            self.placer.retune(mix)
 
     def _update_nodes(self, state: State) -> list[str]:
         """Replace what changed; returns the sessions that lost their room and are to be counted

@@ -7,24 +7,11 @@ state, same plan.
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from sojourn_operator.plan.state import Request
+from sojourn_operator.plan.state import Mix, Request
 
 NOTABLE = 0.25
 """Half of the sum of changed shares that counts as another mix: a guess; prices move slowly."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mix:
-    """Kinds of request with their counts; empty while nothing is known."""
-
-    counts: tuple[tuple[Request, int], ...] = ()
-
-    @property
-    def total(self) -> int:
-        """Requests in all."""
-        return sum(count for _, count in self.counts)
 
 
 def mix_of(requests: Iterable[Request]) -> Mix:

@@ -7,11 +7,10 @@ benchmarks. It knows requests, not sessions: tiers, queues and victims are `plan
 from collections.abc import Callable, Iterable
 
 from sojourn_operator.plan.index import Index
-from sojourn_operator.plan.mix import Mix
 from sojourn_operator.plan.need import Need, take_at
 from sojourn_operator.plan.room import Room
 from sojourn_operator.plan.score import Policy
-from sojourn_operator.plan.state import GpuUse, Node, Place, Request
+from sojourn_operator.plan.state import GpuUse, Mix, Node, Place, Request
 from sojourn_operator.plan.take import Take
 
 

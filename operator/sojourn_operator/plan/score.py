@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from math import floor
 from typing import Final
 
-from sojourn_operator.plan.mix import Mix
 from sojourn_operator.plan.need import GpuNeed, Need
 from sojourn_operator.plan.prices import GPU
 from sojourn_operator.plan.room import Choice, Room
-from sojourn_operator.plan.state import Node
+from sojourn_operator.plan.state import Mix, Node
 from sojourn_operator.plan.tuning import ANY_MIX, WIDEST, Tuning, tune
 
 NUDGE: Final = 1e-6
@@ -37,6 +36,9 @@ class Weights:
     surplus_from: float = 1.2
     split: float = 0.03
     fresh: float = 20.0
+    """For a node that is wholly free until now."""
+    opened: float = 0.0
+    """For a GPU that is wholly free until now and will not be wholly taken."""
     scarce: float = 0.5
     scarce_power: float = 1.0
     step: float = 50.0
@@ -112,7 +114,10 @@ class Policy:
             cost += weights.worth * (worth[before] - worth[before - size])
             cost += site.price[index] * size
             taken += size
-            touched += before == GPU
+            if before == GPU:
+                touched += 1
+                if size < GPU:
+                    cost += weights.opened
         if room.whole == len(left):
             cost += weights.fresh
         if touched:
@@ -136,14 +141,17 @@ class Policy:
         """The GPU whose remainder loses least worth, then the tightest."""
         slices, free, free_slices, left = need.slices, room.parts, room.slices, room.left
         worth = self._site(room.node).worth
-        sizes = need.sizes
+        sizes, opened = need.sizes, self.weights.opened / self.weights.worth
         best = -1
         least, tightest = 0.0, 0
         for index, parts in enumerate(need.parts):
             if not 0 <= parts <= free[index] or slices > free_slices[index]:
                 continue
             before = left[index]
-            lost = worth[index][before] - worth[index][before - sizes[index]]
+            size = sizes[index]
+            lost = worth[index][before] - worth[index][before - size]
+            if before == GPU > size:
+                lost += opened
             if need.spread:
                 lost = -before
             if best < 0 or lost < least or (lost == least and before < tightest):

@@ -195,6 +195,18 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True)
+class Mix:
+    """Kinds of request with their counts; empty while nothing is known."""
+
+    counts: tuple[tuple[Request, int], ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Requests in all."""
+        return sum(count for _, count in self.counts)
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """Everything at one moment. `budgets` holds how many more disruptions each allows now."""
 
@@ -204,3 +216,5 @@ class State:
     tiers: Mapping[str, Tier]
     tenants: Mapping[str, Tenant] = field(default_factory=dict)
     budgets: Mapping[str, int] = field(default_factory=dict)
+    mix: Mix = Mix()
+    """What to pack for: keep the object that `mix.follow` returns, from plan to plan."""

@@ -10,10 +10,9 @@ from typing import Final
 
 from sojourn_api.gpus import same_model
 
-from sojourn_operator.plan.mix import Mix
 from sojourn_operator.plan.need import gpu_filter, parts_of
 from sojourn_operator.plan.prices import GPU, prices, worths
-from sojourn_operator.plan.state import Gpu, Node, Request
+from sojourn_operator.plan.state import Gpu, Mix, Node, Request
 
 GpuKind = tuple[str, int]
 """Model and slices: GPUs of one kind are priced alike."""

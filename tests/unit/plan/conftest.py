@@ -1,6 +1,6 @@
-"""Makes `plan_builders` importable for the tests of the plan."""
+"""Makes `tests.unit.plan_builders` importable however pytest was started."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[3]))

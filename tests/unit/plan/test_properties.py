@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan_builders import GOLD, TIERS, gpu, node, session
 from sojourn_operator.plan import (
     Action,
     Move,
@@ -24,6 +23,8 @@ from sojourn_operator.plan import (
     plan,
 )
 from sojourn_operator.plan.play import World
+
+from tests.unit.plan_builders import GOLD, TIERS, gpu, node, session
 
 HOLDING = (Phase.STARTING, Phase.RUNNING, Phase.PAUSING)
 Step = tuple[World, State, tuple[Action, ...]]
@@ -197,7 +198,7 @@ def test_at_rest_no_waiting_session_fits(seed: int) -> None:
 
 
 def test_thousands_of_steps_of_play_keep_all_promises() -> None:
-    for world, state, actions in played(7, 4000):
+    for world, state, actions in played(7, 2000):
         check_bounds(state)
         check_actions(state, actions)
         if len(world.sessions) > 40:

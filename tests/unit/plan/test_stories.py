@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from plan_builders import GOLD, SILVER, TIERS, gpu, node, on, running, session, state
 from sojourn_operator.plan import (
     Move,
     Nominate,
@@ -20,6 +19,8 @@ from sojourn_operator.plan import (
 )
 from sojourn_operator.plan.play import World
 from sojourn_operator.plan.state import Nomination
+
+from tests.unit.plan_builders import GOLD, SILVER, TIERS, gpu, node, on, running, session, state
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""The kinds of objects that the operator deals with, and where each lives in the API. Values only."""
+"""The kinds of objects that the operator deals with, and where each lives in the API: values."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -35,6 +35,7 @@ TIERS: Final = Kind("QoSTier", "qostiers", namespaced=False)
 TENANTS: Final = Kind("Tenant", "tenants", namespaced=False)
 GPU_NODES: Final = Kind("GPUNode", "gpunodes", namespaced=False)
 NODES: Final = Kind("Node", "nodes", "", "v1", namespaced=False)
+NAMESPACES: Final = Kind("Namespace", "namespaces", "", "v1", namespaced=False)
 PODS: Final = Kind("Pod", "pods", "", "v1")
 SERVICES: Final = Kind("Service", "services", "", "v1")
 EVENTS: Final = Kind("Event", "events", "", "v1")

@@ -1,4 +1,4 @@
-"""What the operator keeps in order besides sessions: shipped tiers, and the status of models and tenants.
+"""What the operator keeps in order besides sessions: shipped tiers, status of models and tenants.
 
 Written only where something changed. Neither placement nor pods are known here.
 """
@@ -18,6 +18,7 @@ from sojourn_operator.act.api import Api, ConflictError
 from sojourn_operator.act.status import FALSE, TRUE, UNKNOWN, Verdict
 from sojourn_operator.cache import Cache, Table
 from sojourn_operator.kinds import MODELS, TENANTS, TIERS, Kind
+from sojourn_operator.namespaces import TierMarks
 from sojourn_operator.plan.words import size as plan_size
 from sojourn_operator.view import World
 
@@ -34,6 +35,7 @@ class Upkeep:
         self._cache = cache
         self._shipped = False
         self._tenants: dict[str, dict[str, Any]] = {}
+        self._marks = TierMarks(api)
 
     def before(self, world: World) -> None:
         """The shipped tiers, once after this replica began to lead; a deleted one stays deleted."""
@@ -49,7 +51,8 @@ class Upkeep:
         self._shipped = True
 
     def after(self, world: World, state: plan.State) -> None:
-        """Conditions of models; figures of tenants."""
+        """Conditions of models; figures of tenants, and their tiers on their namespaces."""
+        self._marks.write(world.tenants.values(), now=world.now)
         for model in world.models.values():
             verdict = _model_verdict(world, model)
             self._write(MODELS, model.meta, model.conditions, verdict, {}, now=world.now)

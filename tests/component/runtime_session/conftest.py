@@ -9,6 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from localcluster.models import fetch
 from sessionrig import Rig
 
 NewRig = Callable[..., Rig]
@@ -27,3 +28,9 @@ def new_rig(tmp_path: Path) -> Iterator[NewRig]:
     for rig in made:
         if hasattr(rig, "session") and rig.ending is None:
             rig.pause()
+
+
+@pytest.fixture(scope="session")
+def model() -> Path:
+    """SmolLM2-135M, fetched once."""
+    return fetch()

@@ -56,7 +56,7 @@ class ToyRunner:
     ) -> Logits | Interrupted:
         self.before(segments)
         rows = [self._segment(segment) for segment in segments]
-        if stop is not None and stop.is_set():
+        if stop is not None and stop.wanted():
             for segment in segments:  # what an interrupted pass leaves counts as unwritten
                 for position in range(segment.start, segment.start + len(segment.tokens)):
                     self._slot(segment, position)[:] = 0xEE
@@ -74,10 +74,11 @@ class ToyRunner:
                 self._slot(segment, position)[:] = mixed(key).view(np.uint8)
             end = segment.start + len(segment.tokens)
             slots = np.array([self._slot(segment, p).view(U64)[0] for p in range(end)], U64)
-            mixture = mixed(slots + np.arange(end, dtype=U64))
+            places: npt.NDArray[np.uint64] = np.arange(end, dtype=U64)
+            mixture = mixed(slots + places)
             state = U64(np.bitwise_xor.reduce(mixture))
-            steps = np.arange(VOCABULARY, dtype=U64) * U64(0x9E3779B97F4A7C15)
-            noise = mixed((steps + state).astype(U64))
+            tokens: npt.NDArray[np.uint64] = np.arange(VOCABULARY, dtype=U64)
+            noise = mixed((tokens * U64(0x9E3779B97F4A7C15) + state).astype(U64))
         logits: npt.NDArray[np.float32] = (noise >> U64(40)).astype(np.float32) / np.float32(2**21)
         return logits
 

@@ -1,0 +1,162 @@
+"""SmolLM2 in a process of its own: SIGTERM and kill -9 at random moments, and the text is the same.
+
+The counts are those of the promise; SOJOURN_TEST_PAUSES makes them smaller or larger.
+"""
+
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pods import Delta, Pod
+
+PAUSES = int(os.environ.get("SOJOURN_TEST_PAUSES", "20"))
+LONG = "Tell me about the sea. " * 180
+"""About 1,100 tokens: a prefill of a second or more."""
+
+pytestmark = pytest.mark.timeout(300)
+
+NewPod = Callable[..., Pod]
+
+
+def body(*, seed: int | None, text: str = "Tell me a story about a dog.") -> dict[str, Any]:
+    how = {"temperature": 0} if seed is None else {"temperature": 0.8, "seed": seed}
+    return {"input": text, "max_output_tokens": 120, "background": True, "stream": False} | how
+
+
+def whole(pod: Pod, **request: Any) -> list[Delta]:
+    """All events of a response that nothing happens to."""
+    return list(pod.deltas(pod.post("/v1/responses", **request)["id"]))
+
+
+def check(found: list[Delta], expected: list[Delta]) -> None:
+    """Every number once and in order, and the same text at each."""
+    assert [event.number for event in found] == list(range(len(found)))
+    assert [(e.number, e.type, e.text) for e in found] == [
+        (e.number, e.type, e.text) for e in expected
+    ]
+
+
+@pytest.mark.parametrize("seed", [None, 42])
+def test_pauses_at_random_tokens_change_nothing(new_pod: NewPod, seed: int | None) -> None:
+    pod = new_pod("alone")
+    pod.start()
+    expected = whole(pod, **body(seed=seed))
+    pod.pause()
+    dice = random.Random(seed or 1)  # noqa: S311 - moments, no secrets
+    pod = new_pod("paused")
+    pod.start()
+    response = pod.post("/v1/responses", **body(seed=seed))["id"]
+    found: list[Delta] = []
+    for number in range(PAUSES // 2):
+        wanted = dice.randrange(1, 2 * 110 // (PAUSES // 2))
+        for event in pod.deltas(response, after=found[-1].number if found else None):
+            found.append(event)
+            wanted -= 1
+            if wanted == 0:
+                pod.signal()  # and read on, until the session closes the stream
+        code, words = pod.ended()
+        assert (code, words["reason"], words["exact"]) == (0, "Paused", True), number
+        pod.start()
+        resumed = pod.status()["resumed"]
+        assert resumed is None or resumed["recomputedTokens"] == 0
+    found += pod.deltas(response, after=found[-1].number)
+    check(found, expected)
+
+
+@pytest.mark.parametrize("seed", [None, 42])
+def test_a_pause_in_the_middle_of_a_prefill_changes_nothing(
+    new_pod: NewPod, seed: int | None
+) -> None:
+    pod = new_pod("paused")
+    pod.start()
+    response = pod.post("/v1/responses", **body(seed=seed, text=LONG))["id"]
+    pod.until(lambda: pod.status()["unsavedBytes"] > 0, "in the prefill")
+    words = pod.pause()
+    assert 0 < words["snapshot"]["tokens"] < 1000
+    pod.start()
+    found = list(pod.deltas(response))
+    assert pod.status()["resumed"]["recomputedTokens"] == 0
+    again = pod.post("/v1/responses", **body(seed=seed, text=LONG))["id"]
+    check(found, list(pod.deltas(again)))
+
+
+@pytest.mark.parametrize("seed", [None, 42])
+def test_after_kill_9_nothing_said_is_contradicted(new_pod: NewPod, seed: int | None) -> None:
+    pod = new_pod("killed")
+    pod.start()
+    expected = whole(pod, **body(seed=seed))
+    response = pod.post("/v1/responses", **body(seed=seed))["id"]
+    found: list[Delta] = []
+    for wanted in (7, 40, 60):
+        last = found[-1].number if found else None
+        for event in pod.deltas(response, after=last):
+            found.append(event)
+            if event.number >= (last or 0) + wanted:
+                pod.signal(signal.SIGKILL)
+        pod.ended()
+        pod.start()
+        assert pod.status()["resumed"]["recomputedTokens"] <= 256
+    found += pod.deltas(response, after=found[-1].number)
+    check(found, expected)
+
+
+def test_a_second_sigterm_changes_nothing(new_pod: NewPod) -> None:
+    pod = new_pod("twice")
+    pod.start()
+    response = pod.post("/v1/responses", **body(seed=None))["id"]
+    next(iter(pod.deltas(response)))
+    pod.signal()
+    pod.signal()
+    code, words = pod.ended()
+    assert (code, words["requests"]) == (0, 1)
+
+
+def test_a_sigterm_while_the_model_loads_is_a_pause(new_pod: NewPod) -> None:
+    pod = new_pod("early")
+    pod.start(wait=False)
+    pod.until(lambda: b"listening" in (pod.folder / "log").read_bytes(), "listening")
+    pod.signal()
+    code, words = pod.ended()
+    assert (code, words["reason"]) == (0, "Paused")
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason", "code"),
+    [
+        (("--context-length", "many"), "InvalidConfiguration", 2),
+        (("--store", "s3://bucket/one"), "InvalidConfiguration", 2),
+        (("--context-length", "9000"), "ContextTooLong", 1),
+        (("--kv-bytes", "1000000"), "ContextTooLong", 1),
+        (("--model", "/nowhere.gguf"), "ModelNotFound", 1),
+        (("--weights-digest", "sha256:0"), "WeightsDigestMismatch", 1),
+        (("--store", "/dev/null/store"), "StoreUnwritable", 1),
+    ],
+)
+def test_what_is_wrong_is_said_in_the_termination_message(
+    new_pod: NewPod, flags: tuple[str, ...], reason: str, code: int
+) -> None:
+    pod = new_pod("wrong", flags=flags)
+    pod.start(wait=False)
+    found, words = pod.ended()
+    assert (found, words["reason"]) == (code, reason), words
+    assert words["retry"] is (reason == "StoreUnwritable")
+    assert words["message"]
+
+
+@pytest.fixture
+def new_pod(tmp_path: Path, model: Path) -> Iterator[NewPod]:
+    made: list[Pod] = []
+
+    def make(name: str, flags: tuple[str, ...] = ()) -> Pod:
+        (tmp_path / name).mkdir()
+        made.append(Pod(model, tmp_path / name, flags))
+        return made[-1]
+
+    yield make
+    for pod in made:
+        if pod.process is not None:
+            pod.kill()

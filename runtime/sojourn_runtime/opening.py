@@ -32,7 +32,9 @@ class ChatTokenizer(Tokenizer):
     def __init__(self, weights: Weights) -> None:
         super().__init__(weights)
         self.vocab_size = weights.config.vocab_size
-        self.knows_tools = "tools" in (weights.tokenizer.chat_template or "")
+        template = weights.tokenizer.chat_template or ""
+        # the one form of calls that the server can tell from text
+        self.knows_tools = "tools" in template and "<tool_call>" in template
 
 
 def open_model(settings: Settings) -> Model:

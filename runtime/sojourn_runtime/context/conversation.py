@@ -5,6 +5,7 @@ Pure. The documents hold what clients said and the token ids of what the model s
 rebuilt from the ids. HTTP belongs to `server`, bytes and folders to `store`.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -101,6 +102,11 @@ class Response:
         return self.echo.get("store") is not False
 
     @property
+    def tools(self) -> bool:
+        """The model was told of tools that it may call."""
+        return bool(self.echo.get("tools")) and self.echo.get("tool_choice") != "none"
+
+    @property
     def output_id(self) -> str:
         """The id of the message that the model says; a function of the response's id, so never
         saved.
@@ -150,29 +156,44 @@ class ChatMessage(TypedDict, total=False):
 
 
 def chat_messages(items: Iterable[Item], *, instructions: str | None) -> list[ChatMessage]:
-    """The items as a chat template reads them; instructions come first."""
+    """The items as a chat template reads them; instructions come first.
+
+    Calls of tools join the assistant's message before them: templates know them only there.
+    """
     messages: list[ChatMessage] = []
     if instructions:
         messages.append({"role": Role.SYSTEM.value, "content": instructions})
-    messages.extend(_chat_message(item) for item in items)
+    for item in items:
+        if isinstance(item, FunctionCall):
+            if not messages or messages[-1]["role"] != Role.ASSISTANT:
+                messages.append({"role": Role.ASSISTANT.value, "content": ""})
+            messages[-1].setdefault("tool_calls", []).append(_chat_call(item))
+        else:
+            messages.append(_chat_message(item))
     return messages
 
 
-def _chat_message(item: Item) -> ChatMessage:
-    match item:
-        case Message():
-            # templates know no developer role; it is OpenAI's newer word for system
-            role = Role.SYSTEM if item.role is Role.DEVELOPER else item.role
-            return {"role": role.value, "content": "\n".join(item.texts)}
-        case FunctionCall():
-            call: ChatToolCall = {
-                "id": item.call_id,
-                "type": "function",
-                "function": {"name": item.name, "arguments": item.arguments},
-            }
-            return {"role": Role.ASSISTANT.value, "content": "", "tool_calls": [call]}
-        case FunctionOutput():
-            return {"role": "tool", "content": item.output, "tool_call_id": item.call_id}
+def _chat_message(item: Message | FunctionOutput) -> ChatMessage:
+    if isinstance(item, FunctionOutput):
+        return {"role": "tool", "content": item.output, "tool_call_id": item.call_id}
+    # templates know no developer role; it is OpenAI's newer word for system
+    role = Role.SYSTEM if item.role is Role.DEVELOPER else item.role
+    return {"role": role.value, "content": "\n".join(item.texts)}
+
+
+def _chat_call(call: FunctionCall) -> ChatToolCall:
+    arguments = call_arguments(call.arguments)
+    function: ChatCall = {"name": call.name, "arguments": arguments}
+    return {"id": call.call_id, "type": "function", "function": function}
+
+
+def call_arguments(text: str) -> Json:
+    """A call's arguments as a template wants them: the value, where the text is JSON."""
+    try:
+        value: Json = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, dict) else text
 
 
 def drop_oldest(items: Sequence[Item]) -> tuple[Item, ...] | None:

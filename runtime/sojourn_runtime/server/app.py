@@ -51,7 +51,7 @@ ABSENT: Final = {
 }
 """Families of OpenAI's API, by the first part of their path."""
 ABSENT_ROUTES: Final = {
-    "/v1/chat/completions/{id:.+}": "stored chat completions; use /v1/responses",
+    "/v1/chat/completions/{id}/messages": "stored chat completions; use /v1/responses",
     "/v1/responses/compact": "compaction",
     "/v1/responses/input_tokens": "counting of input tokens",
 }
@@ -154,6 +154,8 @@ class Server:
         except ConnectionError:
             raise
         except Exception:
+            if self._session.ready:  # what it needed went away while it ran
+                return _error(unavailable(self._session.ready.lower(), _why(self._session.ready)))
             log.exception("%s %s failed", request.method, request.path)
             return _error(broken("The server failed on this request; its log says why."))
 

@@ -6,6 +6,7 @@ from typing import Final
 from sojourn_runtime.context.conversation import (
     Conversation,
     EndReason,
+    FunctionCall,
     Item,
     Message,
     Response,
@@ -13,6 +14,7 @@ from sojourn_runtime.context.conversation import (
     item_to_json,
 )
 from sojourn_runtime.server.errors import Json
+from sojourn_runtime.server.tools import Said
 
 QUEUED: Final = "queued"
 IN_PROGRESS: Final = "in_progress"
@@ -24,22 +26,32 @@ STATUS: Final = {
 }
 
 
-def output_message(response: Response, text: str) -> Message:
-    """What the model said in an ended response."""
+def output_items(response: Response, said: Said) -> list[Item]:
+    """What the model said and called in an ended response."""
     whole = response.ending is not None and response.ending.reason is EndReason.STOP
-    return Message(id=response.output_id, role=Role.ASSISTANT, texts=(text,), complete=whole)
+    message = Message(
+        id=response.output_id, role=Role.ASSISTANT, texts=(said.text,), complete=whole
+    )
+    calls = [
+        FunctionCall(
+            id="fc_" + call.id.removeprefix("call_"),
+            call_id=call.id,
+            name=call.name,
+            arguments=call.arguments,
+        )
+        for call in said.calls
+    ]
+    return [message, *calls]
 
 
-def ended_body(response: Response, text: str) -> dict[str, Json]:
+def ended_body(response: Response, said: Said) -> dict[str, Json]:
     """An ended response; nothing was said when it was cancelled before its first token."""
     ending = response.ending
     if ending is None:
         raise ValueError(f"response {response.id} has not ended")
-    output: list[Json] = []
-    if ending.tokens or ending.reason is EndReason.STOP:
-        output.append(item_to_json(output_message(response, text)))
     body = running_body(response, status=STATUS[ending.reason])
-    body["output"] = output
+    if ending.tokens or ending.reason is EndReason.STOP:
+        body["output"] = [item_to_json(item) for item in output_items(response, said)]
     body["usage"] = _usage(response, output=len(ending.tokens))
     if ending.reason is EndReason.STOP:
         body["completed_at"] = ending.at

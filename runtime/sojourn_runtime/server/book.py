@@ -8,7 +8,7 @@ starts them again after a resume.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from sojourn_runtime.context.conversation import (
@@ -25,10 +25,12 @@ from sojourn_runtime.context.conversation import (
     response_to_json,
 )
 from sojourn_runtime.engine.request import Finish, Request
-from sojourn_runtime.server.bodies import output_message
+from sojourn_runtime.server.bodies import output_items
 from sojourn_runtime.server.errors import conflict, invalid, not_found
+from sojourn_runtime.server.meta import is_whole
 from sojourn_runtime.server.metrics import Metrics, Stopwatch
 from sojourn_runtime.server.port import Session
+from sojourn_runtime.server.tools import Said, Splitter, joined
 from sojourn_runtime.stream import Stream, StreamClosed
 
 _REASONS = {
@@ -65,17 +67,20 @@ class Book:
             raise not_found("response", response_id, param=param, code=code)
         return response_from_json(value)
 
-    def text(self, response: Response) -> str:
-        """All that the model said in an ended response."""
-        return "".join(self.texts(response))
+    def said(self, response: Response) -> Said:
+        """All that the model said and called in an ended response."""
+        return joined(self.parts(response))
 
-    def texts(self, response: Response) -> Sequence[str]:
-        """The text of each token, rebuilt from the ids."""
+    def parts(self, response: Response) -> list[Said]:
+        """What each token of an ended response added, rebuilt from the ids."""
         if response.ending is None:
-            return ()
+            return []
         reason = response.ending.reason
         finish = {EndReason.STOP: Finish.STOP, EndReason.LENGTH: Finish.LENGTH}.get(reason)
-        return self._session.texts(response.ending.tokens, finish=finish or Finish.NONE)
+        texts = self._session.texts(response.ending.tokens, finish=finish or Finish.NONE)
+        split = splitter(response)
+        last = len(texts) - 1 if finish else None
+        return [split.push(text, last=at == last) for at, text in enumerate(texts)]
 
     def begin(self, response: Response, request: Request) -> Stream:
         """Keep the response, then submit its request; raises Refused and keeps nothing then."""
@@ -133,9 +138,9 @@ class Book:
         if response.ending is None:
             message = f"Response '{response.id}' has not ended yet."
             raise invalid(message, param="previous_response_id", code="response_not_ended")
-        text = self.text(response)
-        said = (output_message(response, text),) if text else ()
-        return (*response.items, *said)
+        said = self.said(response)
+        items = output_items(response, said) if said.text or said.calls else ()
+        return (*response.items, *items)
 
     # -- conversations --
 
@@ -168,11 +173,17 @@ class Book:
                     self._session.release(response.id)
             elif stream is None:
                 self._end(response, EndReason.FAILED, tokens=(), message=LOST)
+            elif is_whole(stream.request):
+                # nobody was told its id, and who waited for it asks anew
+                tokens = tuple(event.token for event in stream.events)
+                self._end(response, EndReason.CANCELLED, tokens=tokens, message="")
+                self._session.release(response.id)
             else:
                 self._follow(response, stream, seen=len(stream.events))
         for stream in waiting.values():
-            # choices of stateless calls: kept alive by the session for a while, then forgotten
-            self._followers[stream.request.id] = self._start(self._see_off(stream), stream)
+            # stateless: a stream waits to be taken up again, as long as the session lets it
+            if is_whole(stream.request):
+                self._session.release(stream.request.id)
 
     async def stop(self) -> None:
         """Give up following, for the end of the process."""
@@ -185,18 +196,11 @@ class Book:
         """`seen` tokens were made before this process started."""
         if response.conversation is not None:
             self._busy[response.id] = response.conversation
-        self._followers[response.id] = self._start(
-            self._see_through(response, stream, seen=seen), stream
-        )
-
-    def _start(
-        self, following: Coroutine[None, None, Response | None], stream: Stream
-    ) -> asyncio.Task[Response | None]:
+        following = self._see_through(response, stream, seen=seen)
         task = asyncio.get_running_loop().create_task(following)
-        name = stream.request.id
-        task.add_done_callback(lambda _: self._followers.pop(name, None))
-        task.add_done_callback(lambda _: self._busy.pop(name, None))
-        return task
+        self._followers[response.id] = task
+        task.add_done_callback(lambda _: self._followers.pop(response.id, None))
+        task.add_done_callback(lambda _: self._busy.pop(response.id, None))
 
     async def _see_through(
         self, response: Response, stream: Stream, *, seen: int
@@ -216,6 +220,8 @@ class Book:
             watch.ended(reason.value)
         finally:
             reader.close()
+        if self._session.pausing:
+            return None  # the store is being closed; the next process finds it ended and writes it
         if reason is EndReason.FAILED:
             message = STUCK
         self._metrics.prompt(tokens=response.prompt_tokens, cached=stream.cached_tokens)
@@ -224,20 +230,6 @@ class Book:
         ended = self._end(response, reason, tokens=tokens, message=message)
         self._session.release(response.id)
         return ended
-
-    async def _see_off(self, stream: Stream) -> Response | None:
-        """A choice of a stateless call: nothing to write down."""
-        reader = stream.reader(lead=None, watch=True)
-        try:
-            while await reader.batch():
-                pass
-        except StreamClosed as closed:
-            if str(closed) == "Pausing":
-                return None
-        finally:
-            reader.close()
-        self._session.release(stream.request.id)
-        return None
 
     def _end(
         self, response: Response, reason: EndReason, *, tokens: Iterable[int], message: str
@@ -266,6 +258,11 @@ class Book:
 
     def _put(self, response: Response) -> None:
         self._session.put_document(RESPONSES, response.id, response_to_json(response))
+
+
+def splitter(response: Response) -> Splitter:
+    """What tells the text of `response` from its calls of tools."""
+    return Splitter(response.id.removeprefix("resp_"), active=response.tools)
 
 
 def _until(items: Sequence[Item], last: str) -> tuple[Item, ...]:

@@ -93,6 +93,7 @@ class Call:
         self._readers: list[Reader] = []
         self._watches: list[Stopwatch] = []
         self._prompt = 0
+        self._passed: Batch = ()
         self.streams: list[Stream] = []
 
     def __enter__(self) -> Self:
@@ -118,6 +119,18 @@ class Call:
             self.streams.append(stream)
             self._readers.append(stream.reader(lead=None if whole else LEAD))
             self._watches.append(Stopwatch(self._metrics))
+
+    def attach(self, stream: Stream, *, after: int) -> None:
+        """Take up a request that runs already, behind token position `after`."""
+        self._prompt += len(stream.request.prompt)
+        self._passed = [(0, event) for event in stream.events[: after + 1]]
+        self.streams.append(stream)
+        self._readers.append(stream.reader(after=after))
+        self._watches.append(Stopwatch(self._metrics, seen=len(stream.events)))
+
+    def passed(self) -> Batch:
+        """Events before the place where a request was taken up."""
+        return self._passed
 
     async def batches(self) -> AsyncGenerator[Batch]:
         """Every event of every choice, once."""

@@ -3,11 +3,13 @@
 Nothing here sends or waits.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 from sojourn_runtime.engine.request import Finish
 from sojourn_runtime.server.errors import Json
+from sojourn_runtime.server.tools import Splitter, ToolCall
 from sojourn_runtime.stream import TokenEvent
 
 Spell = Callable[[int], str]
@@ -32,15 +34,30 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """What every chunk of a call repeats."""
+class Form:
+    """How a call is to be answered; kept with its requests, so that it goes on after a pause."""
 
     id: str
     created: int
     model: str
     chat: bool
+    choices: int = 1
+    """Per prompt."""
+    echoes: tuple[str, ...] = ("",)
+    """Per prompt, the text to begin with."""
+    likely: int = 0
+    """How many log probabilities beside the chosen token's were asked for."""
+    tools: bool = False
+    """Calls of tools are told apart from the text."""
     usage_follows: bool = False
     """The client asked for usage, so each chunk says that its own is null."""
+
+    def to_json(self) -> dict[str, Json]:
+        return {**asdict(self), "echoes": list(self.echoes)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(**{**value, "echoes": tuple(value["echoes"])})
 
     def chunk(self, choices: list[Json], *, usage: Usage | None = None) -> dict[str, Json]:
         body: dict[str, Json] = {
@@ -65,108 +82,155 @@ class Head:
         }
 
 
-def finish_reason(finish: Finish) -> str | None:
-    """OpenAI's word, which exists for `stop` and `length` only."""
-    return finish.word if finish in (Finish.STOP, Finish.LENGTH) else None
+class Writer:
+    """The choices of one call, token by token; chunks and the whole come from the same words."""
 
+    def __init__(self, form: Form, *, spell: Spell) -> None:
+        self._form = form
+        self._spell = spell
+        self._splitters: dict[int, Splitter] = {}
+        self._offsets: dict[int, int] = {}
 
-def chat_opening(index: int) -> Json:
-    """The choice of the first chunk, which says who speaks."""
-    delta: Json = {"role": "assistant", "content": ""}
-    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+    def token(self, index: int, event: TokenEvent) -> list[Json]:
+        """What one token of choice `index` adds to a stream."""
+        return self._chat(index, event) if self._form.chat else self._completion(index, event)
 
+    def whole(self, index: int, events: Sequence[TokenEvent]) -> Json:
+        """A choice of an answer that is not streamed."""
+        if self._form.chat:
+            return self._chat_whole(index, events)
+        echo = self._echo(index)
+        return {
+            "index": index,
+            "text": echo + "".join(event.text for event in events),
+            "logprobs": self._completion_logprobs(events, offset=len(echo)),
+            "finish_reason": _finish_reason(events[-1].finish),
+        }
 
-def chat_choice(index: int, event: TokenEvent, *, spell: Spell) -> Json:
-    """One token."""
-    logprobs = None if event.logprob is None else chat_logprobs([event], spell=spell)
-    delta: Json = {"content": event.text}
-    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+    # -- chat --
 
+    def _chat(self, index: int, event: TokenEvent) -> list[Json]:
+        splitter = self._splitter(index)
+        first = splitter.made
+        said = splitter.push(event.text, last=bool(event.finish))
+        made: list[Json] = []
+        if event.position == 0:
+            # not before the first token, or clients would time the wrong thing
+            made.append(_chat_choice(index, {"role": "assistant", "content": ""}))
+        logprobs = None if event.logprob is None else self._chat_logprobs([event])
+        made.append(_chat_choice(index, {"content": said.text}, logprobs=logprobs))
+        if said.calls:
+            calls: list[Json] = [
+                {"index": number, **_call(call)}
+                for number, call in enumerate(said.calls, start=first)
+            ]
+            made.append(_chat_choice(index, {"tool_calls": calls}))
+        if event.finish:
+            reason = _finish_reason(event.finish, calls=splitter.made)
+            made.append(_chat_choice(index, {}, reason=reason))
+        return made
 
-def chat_closing(index: int, finish: Finish) -> Json:
-    return {
-        "index": index,
-        "delta": {},
-        "logprobs": None,
-        "finish_reason": finish_reason(finish),
-    }
-
-
-def chat_whole(index: int, events: Sequence[TokenEvent], *, spell: Spell) -> Json:
-    """The choice of an answer that is not streamed."""
-    wanted = bool(events) and events[0].logprob is not None
-    return {
-        "index": index,
-        "message": {
+    def _chat_whole(self, index: int, events: Sequence[TokenEvent]) -> Json:
+        splitter = self._splitter(index)
+        parts = [splitter.push(event.text, last=bool(event.finish)) for event in events]
+        text = "".join(part.text for part in parts)
+        calls: list[Json] = [_call(call) for part in parts for call in part.calls]
+        message: dict[str, Json] = {
             "role": "assistant",
-            "content": "".join(event.text for event in events),
+            "content": None if calls and not text else text,
             "refusal": None,
             "annotations": [],
-        },
-        "logprobs": chat_logprobs(events, spell=spell) if wanted else None,
-        "finish_reason": finish_reason(events[-1].finish) if events else "length",
-    }
-
-
-def chat_logprobs(events: Sequence[TokenEvent], *, spell: Spell) -> Json:
-    content: list[Json] = [
-        {
-            **_chat_logprob(event.token, event.logprob or 0.0, spell=spell),
-            "top_logprobs": [
-                _chat_logprob(token, logprob, spell=spell) for token, logprob in event.top
-            ],
         }
-        for event in events
-    ]
-    return {"content": content, "refusal": None}
+        if calls:
+            message["tool_calls"] = calls
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": None if events[0].logprob is None else self._chat_logprobs(events),
+            "finish_reason": _finish_reason(events[-1].finish, calls=len(calls)),
+        }
+
+    def _splitter(self, index: int) -> Splitter:
+        if index not in self._splitters:
+            owner = f"{self._form.id.partition('-')[2]}_{index}"
+            self._splitters[index] = Splitter(owner, active=self._form.tools)
+        return self._splitters[index]
+
+    def _chat_logprobs(self, events: Sequence[TokenEvent]) -> Json:
+        content: list[Json] = [
+            {
+                **self._chat_logprob(event.token, event.logprob or 0.0),
+                "top_logprobs": [
+                    self._chat_logprob(token, logprob) for token, logprob in event.top
+                ],
+            }
+            for event in events
+        ]
+        return {"content": content, "refusal": None}
+
+    def _chat_logprob(self, token: int, logprob: float) -> dict[str, Json]:
+        text = self._spell(token)
+        # part of a character has no text of its own, and its bytes are not known here
+        known: Json = None if "\ufffd" in text else list(text.encode())
+        return {"token": text, "logprob": logprob, "bytes": known}
+
+    # -- completions --
+
+    def _echo(self, index: int) -> str:
+        return self._form.echoes[index // self._form.choices]
+
+    def _completion(self, index: int, event: TokenEvent) -> list[Json]:
+        echo = self._echo(index) if event.position == 0 else ""
+        offset = self._offsets.get(index, len(self._echo(index)))
+        self._offsets[index] = offset + len(event.text)
+        made: list[Json] = []
+        if echo:
+            made.append({"index": index, "text": echo, "logprobs": None, "finish_reason": None})
+        made.append(
+            {
+                "index": index,
+                "text": event.text,
+                "logprobs": self._completion_logprobs([event], offset=offset),
+                "finish_reason": _finish_reason(event.finish),
+            }
+        )
+        return made
+
+    def _completion_logprobs(self, events: Sequence[TokenEvent], *, offset: int) -> Json:
+        """The older form, with parallel lists; null when none were asked for."""
+        if events[0].logprob is None:
+            return None
+        offsets: list[Json] = []
+        for event in events:
+            offsets.append(offset)
+            offset += len(event.text)
+        tops: list[Json] = [
+            {self._spell(token): logprob for token, logprob in event.top} for event in events
+        ]
+        return {
+            "text_offset": offsets,
+            "token_logprobs": [event.logprob for event in events],
+            "tokens": [self._spell(event.token) for event in events],
+            "top_logprobs": tops if self._form.likely else None,
+        }
 
 
-def _chat_logprob(token: int, logprob: float, *, spell: Spell) -> dict[str, Json]:
-    text = spell(token)
-    # a token that is part of a character has no text of its own, and its bytes are not known here
-    known: Json = None if "\ufffd" in text else list(text.encode())
-    return {"token": text, "logprob": logprob, "bytes": known}
-
-
-def completion_choice(
-    index: int, event: TokenEvent, *, offset: int, spell: Spell, chosen: int
+def _chat_choice(
+    index: int, delta: dict[str, Json], *, logprobs: Json = None, reason: str | None = None
 ) -> Json:
-    """One token; `offset` is where its text begins, `chosen` how many likely ones were asked
-    for.
-    """
+    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+
+
+def _call(call: ToolCall) -> dict[str, Json]:
     return {
-        "index": index,
-        "text": event.text,
-        "logprobs": completion_logprobs([event], offset=offset, spell=spell, chosen=chosen),
-        "finish_reason": finish_reason(event.finish),
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
     }
 
 
-def completion_whole(
-    index: int, events: Sequence[TokenEvent], *, echo: str, spell: Spell, chosen: int
-) -> Json:
-    return {
-        "index": index,
-        "text": echo + "".join(event.text for event in events),
-        "logprobs": completion_logprobs(events, offset=len(echo), spell=spell, chosen=chosen),
-        "finish_reason": finish_reason(events[-1].finish) if events else "length",
-    }
-
-
-def completion_logprobs(
-    events: Sequence[TokenEvent], *, offset: int, spell: Spell, chosen: int
-) -> Json:
-    """The older form, with parallel lists; null when none were asked for."""
-    if not events or events[0].logprob is None:
-        return None
-    offsets: list[Json] = []
-    for event in events:
-        offsets.append(offset)
-        offset += len(event.text)
-    tops: list[Json] = [{spell(token): logprob for token, logprob in event.top} for event in events]
-    return {
-        "text_offset": offsets,
-        "token_logprobs": [event.logprob for event in events],
-        "tokens": [spell(event.token) for event in events],
-        "top_logprobs": tops if chosen else None,
-    }
+def _finish_reason(finish: Finish, *, calls: int = 0) -> str | None:
+    """OpenAI's word, which exists for `stop` and `length` only."""
+    if finish is Finish.STOP and calls:
+        return "tool_calls"
+    return finish.word if finish in (Finish.STOP, Finish.LENGTH) else None

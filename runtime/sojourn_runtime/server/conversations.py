@@ -11,7 +11,7 @@ from sojourn_runtime.server.book import Book
 from sojourn_runtime.server.errors import not_found
 from sojourn_runtime.server.fields import Fields, parse_object
 from sojourn_runtime.server.messages import read_items
-from sojourn_runtime.server.openai import new_id
+from sojourn_runtime.server.plans import new_id
 from sojourn_runtime.server.responses import item_page
 
 MOST_ITEMS: Final = 20

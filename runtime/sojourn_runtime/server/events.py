@@ -8,15 +8,16 @@ no text, makes the number of an event a function of its token.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sojourn_runtime.context.conversation import EndReason, Response, item_to_json
+from sojourn_runtime.context.conversation import EndReason, Item, Response, item_to_json
 from sojourn_runtime.server.bodies import (
     IN_PROGRESS,
     QUEUED,
     ended_body,
-    output_message,
+    output_items,
     running_body,
 )
 from sojourn_runtime.server.errors import Json
+from sojourn_runtime.server.tools import Said, joined
 
 # OpenAI's stream has no event of its own for a cancelled response; its clients stop at this one,
 # and the status in it says what happened.
@@ -73,8 +74,8 @@ def delta(response: Response, *, position: int, text: str) -> Event:
     return Event(first_delta(response) + position, "response.output_text.delta", fields)
 
 
-def closing(response: Response, text: str) -> list[Event]:
-    """What comes after the last token of an ended response, whose whole text is `text`.
+def closing(response: Response, said: Said) -> list[Event]:
+    """What comes after the last token of an ended response that said all of `said`.
 
     A cancelled or failed one has no done events: its output is not whole.
     """
@@ -84,23 +85,40 @@ def closing(response: Response, text: str) -> list[Event]:
     kinds: list[tuple[str, dict[str, Json]]] = []
     if ending.reason in (EndReason.STOP, EndReason.LENGTH):
         place = _place(response)
-        message: Json = item_to_json(output_message(response, text))
+        message, *calls = output_items(response, said)
         kinds += [
-            ("response.output_text.done", {**place, "text": text, "logprobs": []}),
-            ("response.content_part.done", {**place, "part": _part(text)}),
-            ("response.output_item.done", {"output_index": 0, "item": message}),
+            ("response.output_text.done", {**place, "text": said.text, "logprobs": []}),
+            ("response.content_part.done", {**place, "part": _part(said.text)}),
+            ("response.output_item.done", {"output_index": 0, "item": item_to_json(message)}),
         ]
-    kinds.append((TERMINAL[ending.reason], {"response": ended_body(response, text)}))
+        for index, call in enumerate(calls, start=1):
+            kinds += _call(call, index=index)
+    kinds.append((TERMINAL[ending.reason], {"response": ended_body(response, said)}))
     start = first_delta(response) + len(ending.tokens)
     return [Event(start + index, kind, fields) for index, (kind, fields) in enumerate(kinds)]
 
 
-def replay(response: Response, texts: Sequence[str]) -> Iterator[Event]:
-    """All events of an ended response, from the text of each token."""
+def _call(call: Item, *, index: int) -> list[tuple[str, dict[str, Json]]]:
+    """A call of a tool, told at once: half of its JSON would be of no use to anybody."""
+    item = item_to_json(call)
+    arguments = item["arguments"]
+    empty: dict[str, Json] = {**item, "arguments": "", "status": "in_progress"}
+    place: dict[str, Json] = {"output_index": index, "item_id": item["id"]}
+    whole: dict[str, Json] = {**place, "name": item["name"], "arguments": arguments}
+    return [
+        ("response.output_item.added", {"output_index": index, "item": empty}),
+        ("response.function_call_arguments.delta", {**place, "delta": arguments}),
+        ("response.function_call_arguments.done", whole),
+        ("response.output_item.done", {"output_index": index, "item": item}),
+    ]
+
+
+def replay(response: Response, parts: Sequence[Said]) -> Iterator[Event]:
+    """All events of an ended response, from what each token added."""
     yield from opening(response)
-    for position, text in enumerate(texts):
-        yield delta(response, position=position, text=text)
-    yield from closing(response, "".join(texts))
+    for position, part in enumerate(parts):
+        yield delta(response, position=position, text=part.text)
+    yield from closing(response, joined(parts))
 
 
 def position_after(response: Response, sequence: int) -> int:

@@ -14,6 +14,7 @@ from sojourn_runtime.context.conversation import (
     Item,
     Message,
     Role,
+    call_arguments,
 )
 from sojourn_runtime.server.errors import Json, invalid, unsupported
 from sojourn_runtime.server.fields import Fields
@@ -102,7 +103,10 @@ def _tool_calls(fields: Fields) -> Iterator[ChatToolCall]:
         yield {
             "id": call.text("id"),
             "type": "function",
-            "function": {"name": function.text("name"), "arguments": function.text("arguments")},
+            "function": {
+                "name": function.text("name"),
+                "arguments": call_arguments(function.text("arguments")),
+            },
         }
 
 

@@ -22,7 +22,7 @@ from sojourn_runtime.engine.request import Request
 from sojourn_runtime.protocol import Refused
 from sojourn_runtime.server import events
 from sojourn_runtime.server.bodies import IN_PROGRESS, QUEUED, ended_body, page, running_body
-from sojourn_runtime.server.book import Book
+from sojourn_runtime.server.book import Book, splitter
 from sojourn_runtime.server.calls import closed_error, read_batches, refusal
 from sojourn_runtime.server.errors import (
     Json,
@@ -33,7 +33,7 @@ from sojourn_runtime.server.errors import (
 )
 from sojourn_runtime.server.fields import Fields, parse_object
 from sojourn_runtime.server.messages import read_input, read_tools
-from sojourn_runtime.server.openai import check_model, new_id
+from sojourn_runtime.server.meta import STREAMED, meta_text
 from sojourn_runtime.server.params import (
     WITHOUT_EFFECT,
     fit,
@@ -41,6 +41,7 @@ from sojourn_runtime.server.params import (
     read_sampling,
     read_text_format,
 )
+from sojourn_runtime.server.plans import check_model, new_id
 from sojourn_runtime.server.port import Session
 from sojourn_runtime.server.query import Query
 from sojourn_runtime.server.stream import PAUSED, EventStream, encode_event
@@ -158,6 +159,7 @@ class Responses:
         if tools and not session.tokenizer.knows_tools:
             raise unsupported("tools for this model: its chat template has none", param="tools")
         background = fields.flag("background", default=False)
+        streamed = fields.flag("stream", default=False)
         if background and not fields.flag("store", default=True):
             raise invalid("'background' needs 'store'.", param="background")
         items = read_input(fields, "input", new_id=new_id)
@@ -196,8 +198,8 @@ class Responses:
             priority=read_priority(fields),
             background=background,
             conversation=conversation or response.id,
+            meta=STREAMED if streamed or background else meta_text(None),
         )
-        streamed = fields.flag("stream", default=False)
         _read_stream_options(fields, streamed=streamed)
         fields.ignore(WITHOUT_EFFECT)
         fields.refuse_unknown()
@@ -250,7 +252,7 @@ class Responses:
 
     def _body(self, response: Response, stream: Stream | None) -> dict[str, Json]:
         if response.ending is not None:
-            return ended_body(response, self._book.text(response))
+            return ended_body(response, self._book.said(response))
         waits = response.background and stream is not None and not stream.started
         return running_body(response, status=QUEUED if waits else IN_PROGRESS)
 
@@ -260,8 +262,6 @@ class Responses:
         try:
             ended = await self._book.ended(response.id)
         except StreamClosed as closed:
-            # nobody knows its id, so nobody could attach again
-            self._session.release(response.id)
             raise closed_error(closed) from closed
         finally:
             reader.close()
@@ -286,9 +286,9 @@ class Responses:
                 await send(events.opening(response))
                 await self._follow(out, response, stream, after=after)
                 response = await self._book.ended(response.id)
-                await send(events.closing(response, self._book.text(response)))
+                await send(events.closing(response, self._book.said(response)))
             else:
-                await send(events.replay(response, self._book.texts(response)))
+                await send(events.replay(response, self._book.parts(response)))
         except StreamClosed:
             await out.comment(PAUSED)
         await out.close()
@@ -299,6 +299,9 @@ class Responses:
     ) -> None:
         """The tokens' events until no more come; StreamClosed when the session is being paused."""
         position = events.position_after(response, after)
+        split = splitter(response)
+        for event in stream.events[: position + 1]:
+            split.push(event.text)
         lead = None if response.background else LEAD
         reader = stream.reader(after=position, lead=lead)
         try:
@@ -307,7 +310,11 @@ class Responses:
                     if not batch:
                         await out.comment("keep-alive")
                     deltas = [
-                        events.delta(response, position=event.position, text=event.text)
+                        events.delta(
+                            response,
+                            position=event.position,
+                            text=split.push(event.text, last=bool(event.finish)).text,
+                        )
                         for _, event in batch
                     ]
                     await out.send(encode_event(one.body(), name=one.kind) for one in deltas)

@@ -166,8 +166,8 @@ class Talker:
         """Waits until each running request is held up by its reader."""
         self._wait(lambda: bool(self.running) and all(s.lagging() for s in self._streams.values()))
 
-    def wait_until_running(self) -> None:
-        self._wait(lambda: bool(self._streams))
+    def wait_until_running(self, requests: int = 1) -> None:
+        self._wait(lambda: len(self._streams) >= requests)
 
     def wait_until_forgotten(self) -> None:
         self._wait(lambda: not self._streams)

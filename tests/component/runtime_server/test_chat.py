@@ -122,6 +122,36 @@ async def test_parts_turns_and_tools_reach_the_template(rig: Any, client: AsyncO
     )
 
 
+CALLING = 'One moment.<tool_call>{"name": "look", "arguments": {"at": 1}}</tool_call>'
+TOOLS: Any = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+
+
+async def test_calls_of_tools_are_told_apart_from_text(rig: Any, client: AsyncOpenAI) -> None:
+    rig.session.reply = lambda _: CALLING
+    answer = await client.chat.completions.create(model="bytes", messages=USER, tools=TOOLS)
+    (choice,) = answer.choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", "One moment.")
+    assert choice.message.tool_calls is not None
+    (call,) = choice.message.tool_calls
+    assert call.type == "function"
+    assert (call.function.name, call.function.arguments) == ("look", '{"at": 1}')
+    stream = await client.chat.completions.create(
+        model="bytes", messages=USER, tools=TOOLS, stream=True
+    )
+    chunks = [chunk.choices[0] async for chunk in stream]
+    assert "".join(chunk.delta.content or "" for chunk in chunks) == "One moment."
+    (told,) = [chunk.delta.tool_calls for chunk in chunks if chunk.delta.tool_calls]
+    assert told[0].function is not None
+    assert (told[0].index, told[0].function.arguments) == (0, '{"at": 1}')
+    assert chunks[-1].finish_reason == "tool_calls"
+
+
+async def test_without_tools_their_marks_are_text(rig: Any, client: AsyncOpenAI) -> None:
+    rig.session.reply = lambda _: CALLING
+    answer = await client.chat.completions.create(model="bytes", messages=USER)
+    assert answer.choices[0].message.content == CALLING
+
+
 async def test_what_openai_knows_and_nothing_depends_on_is_accepted(client: AsyncOpenAI) -> None:
     answer = await client.chat.completions.create(
         model="bytes",

@@ -95,6 +95,59 @@ async def test_a_chat_stream_ends_with_the_comment_and_no_final_chunk(
     assert [request.id[:9] for request, _ in session.saved.requests] == ["chatcmpl-"]
 
 
+@pytest.mark.parametrize("at", [1, 4])
+@pytest.mark.parametrize("chat", [False, True])
+async def test_a_cut_stream_of_one_choice_is_taken_up_again_by_its_id(
+    serve: Any, talker: Any, *, at: int, chat: bool
+) -> None:
+    session = talker()
+    session.allow(6)
+    path = "/v1/chat/completions" if chat else "/v1/completions"
+    prompt = {"messages": [{"role": "user", "content": "x"}]} if chat else {"prompt": "x"}
+    body = {"model": MODEL, "stream": True, "stream_options": {"include_usage": True}, **prompt}
+    async with serve(session) as rig:
+        seen = await read_until_cut(rig.url + path, body, session, at=at)
+    before = [json.loads(line[6:]) for line in seen if line.startswith("data: ")]
+    # the role comes with the first token, in a chunk of its own
+    position = len(before) - 1 - chat
+    async with serve(talker(session.saved)) as rig:
+        url = f"{rig.url}{path}/{before[0]['id']}?stream=true&starting_after={position}"
+        async with aiohttp.ClientSession(headers=KEY) as http, http.get(url) as response:
+            rest = [line async for line in lines(response)]
+        assert rig.session.kept == []
+    assert rest[-1] == "data: [DONE]"
+    after = [json.loads(line[6:]) for line in rest[:-1]]
+    assert {chunk["id"] for chunk in after} == {before[0]["id"]}
+    assert after[-1]["usage"]["completion_tokens"] == 13
+    choices = [chunk["choices"][0] for chunk in [*before, *after[:-1]]]
+    texts = [c["delta"].get("content", "") if chat else c["text"] for c in choices]
+    assert "".join(texts) == "All is well."
+
+
+async def test_whole_answers_that_nobody_can_ask_for_are_not_gone_on_with(
+    serve: Any, talker: Any
+) -> None:
+    session = talker()
+    session.allow(1)
+    bodies: dict[str, Any] = {
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
+        "/v1/responses": {"input": "x"},
+    }
+    async with serve(session) as rig, aiohttp.ClientSession(headers=KEY) as http:
+        asked = [
+            asyncio.ensure_future(http.post(rig.url + path, json={"model": MODEL, **body}))
+            for path, body in bodies.items()
+        ]
+        await asyncio.to_thread(session.wait_until_running, len(bodies))
+        saved = session.pause()
+        for answer in asked:
+            assert (await answer).status == 503
+    async with serve(talker(saved)) as rig:
+        assert rig.session.kept == []
+        (document,) = rig.session.documents("response").values()
+        assert document["ending"]["reason"] == "cancelled"
+
+
 async def test_who_waits_for_a_whole_answer_is_told_to_come_again(serve: Any, talker: Any) -> None:
     session = talker()
     session.allow(1)

@@ -162,7 +162,9 @@ GETS = [
     ("/v1/responses/resp_none?stream=maybe", 400, "stream"),
     ("/v1/responses/resp_none?starting_after=3", 400, "starting_after"),
     ("/v1/responses/resp_none?stream=true&starting_after=x", 400, "starting_after"),
-    ("/v1/chat/completions/chatcmpl-1", 501, None),
+    ("/v1/chat/completions/chatcmpl-1", 400, "stream"),
+    ("/v1/chat/completions/chatcmpl-1?stream=true", 404, None),
+    ("/v1/chat/completions/chatcmpl-1/messages", 501, None),
     ("/v1/vector_stores/vs_1/files", 501, None),
 ]
 

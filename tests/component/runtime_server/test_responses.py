@@ -206,6 +206,30 @@ async def test_truncation_leaves_out_the_oldest(serve: Any, talker: Any) -> None
         assert caught.value.code == "context_length_exceeded"
 
 
+async def test_calls_of_tools_are_items_and_their_answers_input(
+    rig: Any, client: AsyncOpenAI
+) -> None:
+    rig.session.reply = lambda _: 'Hm.<tool_call>{"name": "look", "arguments": {}}</tool_call>'
+    tools: Any = [{"type": "function", "name": "look", "parameters": {}, "strict": False}]
+    stream = await client.responses.create(model=MODEL, input="Hi", tools=tools, stream=True)
+    events = [event async for event in stream]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    (done,) = [e for e in events if e.type == "response.function_call_arguments.done"]
+    assert done.arguments == "{}"
+    last = events[-1]
+    assert last.type == "response.completed"
+    call = last.response.output[1]
+    assert call.type == "function_call"
+    again = await client.responses.retrieve(last.response.id, stream=True)
+    assert [event async for event in again] == events
+    rig.session.reply = say_prompt
+    answer: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "42"}
+    after = await client.responses.create(
+        model=MODEL, input=[answer], previous_response_id=last.response.id
+    )
+    assert after.output_text == "<user: Hi|assistant: Hm.|tool: 42|assistant:>"
+
+
 # -- conversations --
 
 

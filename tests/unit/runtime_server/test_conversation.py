@@ -98,8 +98,19 @@ def test_tools_reach_the_template_as_calls_and_answers() -> None:
     call = c.FunctionCall(id="fc", call_id="c1", name="f", arguments="{}")
     answer = c.FunctionOutput(id="fco", call_id="c1", output="42")
     first, second = c.chat_messages([call, answer], instructions=None)
-    assert first["tool_calls"][0]["function"] == {"name": "f", "arguments": "{}"}
+    assert first["tool_calls"][0]["function"] == {"name": "f", "arguments": {}}
     assert (second["role"], second["tool_call_id"], second["content"]) == ("tool", "c1", "42")
+
+
+def test_calls_join_the_message_before_them() -> None:
+    calls = [
+        c.FunctionCall(id=f"fc{n}", call_id=f"c{n}", name="f", arguments="not json")
+        for n in range(2)
+    ]
+    (only,) = c.chat_messages([say("a", c.Role.ASSISTANT), *calls], instructions=None)
+    assert only["content"] == "a"
+    assert [call["id"] for call in only["tool_calls"]] == ["c0", "c1"]
+    assert only["tool_calls"][0]["function"]["arguments"] == "not json"
 
 
 def test_the_oldest_goes_first_but_never_the_system_or_the_last() -> None:

@@ -10,6 +10,7 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 from sojourn_runtime.context.conversation import Ending, EndReason, Message, Response, Role
 from sojourn_runtime.server import events
+from sojourn_runtime.server.tools import Said, ToolCall
 
 ADAPTER: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 ECHO: dict[str, Any] = {
@@ -36,6 +37,10 @@ def response(*, background: bool = False, reason: EndReason | None = None, n: in
     )
 
 
+def said(*texts: str) -> list[Said]:
+    return [Said(text) for text in texts]
+
+
 def kinds(found: list[events.Event]) -> list[str]:
     return [event.kind for event in found]
 
@@ -43,7 +48,7 @@ def kinds(found: list[events.Event]) -> list[str]:
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("reason", list(EndReason))
 def test_every_event_is_of_openais_type(*, background: bool, reason: EndReason) -> None:
-    for event in events.replay(response(background=background, reason=reason), ["a", "", "b"]):
+    for event in events.replay(response(background=background, reason=reason), said("a", "", "b")):
         parsed = ADAPTER.validate_python(event.body(), strict=True)
         assert parsed.type == event.kind
         assert type(parsed).__name__ != "ResponseErrorEvent"
@@ -57,7 +62,9 @@ def test_every_event_is_of_openais_type(*, background: bool, reason: EndReason) 
 def test_numbers_run_from_zero_without_gap(
     *, background: bool, reason: EndReason, texts: list[str]
 ) -> None:
-    found = list(events.replay(response(background=background, reason=reason, n=len(texts)), texts))
+    found = list(
+        events.replay(response(background=background, reason=reason, n=len(texts)), said(*texts))
+    )
     assert [event.sequence for event in found] == list(range(len(found)))
     assert kinds(found).count("response.output_text.delta") == len(texts)
 
@@ -72,7 +79,7 @@ def test_a_stream_that_was_cut_anywhere_goes_on_with_the_same_events(
 ) -> None:
     """What a reader saw before the cut and what it sees behind it are the whole, once."""
     whole = response(background=background, reason=EndReason.STOP, n=len(texts))
-    expected = [event.body() for event in events.replay(whole, texts)]
+    expected = [event.body() for event in events.replay(whole, said(*texts))]
     # before the cut the response has no end yet
     before = [
         *events.opening(replace(whole, ending=None)),
@@ -84,7 +91,7 @@ def test_a_stream_that_was_cut_anywhere_goes_on_with_the_same_events(
     rest = [
         *events.opening(whole),
         *(events.delta(whole, position=p, text=texts[p]) for p in range(start, len(texts))),
-        *events.closing(whole, "".join(texts)),
+        *events.closing(whole, Said("".join(texts))),
     ]
     seen += [event.body() for event in rest if event.sequence >= len(seen)]
     assert seen == expected
@@ -105,7 +112,7 @@ def test_a_foreground_response_begins_at_once() -> None:
 
 
 def test_a_token_limit_makes_it_incomplete() -> None:
-    last = events.closing(response(reason=EndReason.LENGTH), "abc")[-1]
+    last = events.closing(response(reason=EndReason.LENGTH), Said("abc"))[-1]
     assert last.kind == "response.incomplete"
     body: Any = last.fields["response"]
     assert body["incomplete_details"] == {"reason": "max_output_tokens"}
@@ -113,14 +120,14 @@ def test_a_token_limit_makes_it_incomplete() -> None:
 
 
 def test_a_cancelled_response_ends_with_its_status_and_no_done_events() -> None:
-    (last,) = events.closing(response(reason=EndReason.CANCELLED), "ab")
+    (last,) = events.closing(response(reason=EndReason.CANCELLED), Said("ab"))
     body: Any = last.fields["response"]
     assert body["status"] == "cancelled"
     assert body["output"][0]["content"][0]["text"] == "ab"
 
 
 def test_a_failed_response_says_why() -> None:
-    (last,) = events.closing(response(reason=EndReason.FAILED, n=0), "")
+    (last,) = events.closing(response(reason=EndReason.FAILED, n=0), Said(""))
     assert last.kind == "response.failed"
     body: Any = last.fields["response"]
     assert body["error"] == {"code": "server_error", "message": "why"}
@@ -129,9 +136,26 @@ def test_a_failed_response_says_why() -> None:
 
 def test_a_running_response_has_no_closing() -> None:
     with pytest.raises(ValueError, match="has not ended"):
-        events.closing(response(), "")
+        events.closing(response(), Said(""))
 
 
 @pytest.mark.parametrize(("sequence", "position"), [(-1, -1), (0, -1), (3, -1), (4, 0), (9, 5)])
 def test_a_number_names_a_position(sequence: int, position: int) -> None:
     assert events.position_after(response(), sequence) == position
+
+
+def test_a_call_of_a_tool_is_an_item_of_its_own_behind_the_text() -> None:
+    ended = response(reason=EndReason.STOP)
+    call = ToolCall("call_1_0", name="look", arguments='{"at": 1}')
+    found = events.closing(ended, Said("Let me see.", (call,)))
+    assert kinds(found)[3:] == [
+        "response.output_item.added",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    for event in found:
+        assert ADAPTER.validate_python(event.body(), strict=True).type == event.kind
+    last: Any = found[-1].fields["response"]
+    assert [item["type"] for item in last["output"]] == ["message", "function_call"]

@@ -36,7 +36,8 @@ def test_the_operator_reads_the_settings_that_the_chart_writes(plain: Rendered) 
 
 def test_the_defaults_of_chart_and_operator_agree(plain: Rendered) -> None:
     raw = yaml.safe_load(plain["ConfigMap", "sojourn-operator"]["data"]["operator.yaml"])
-    del raw["sessionImage"]
+    del raw["sessionImage"]  # the chart's own version, and a class that the chart creates
+    del raw["priorityClassName"]
     assert operator_config.parse(raw, source="chart") == operator_config.Config()
 
 
@@ -138,7 +139,7 @@ def test_the_operator_may_watch_every_kind_that_it_knows(plain: Rendered) -> Non
         *(kinds.GPU_NODES, kinds.NODES, kinds.PODS, kinds.SERVICES),
     )
     for kind in watched:
-        assert {"get", "list", "watch"} <= allowed[kind.group, kind.plural], kind.name
+        assert {"list", "watch"} <= allowed[kind.group, kind.plural], kind.name
 
 
 def test_nobody_of_ours_reads_secrets(plain: Rendered) -> None:
@@ -166,6 +167,20 @@ def test_the_lease_is_the_only_one_that_the_operator_may_change(plain: Rendered)
     create, change = plain["Role", "sojourn-operator"]["rules"]
     assert create["verbs"] == ["create"]
     assert change["resourceNames"] == ["sojourn-operator"]
+
+
+def test_sessions_never_preempt_through_the_scheduler(plain: Rendered) -> None:
+    raw = yaml.safe_load(plain["ConfigMap", "sojourn-operator"]["data"]["operator.yaml"])
+    config = operator_config.parse(raw, source="chart")
+    created = plain["PriorityClass", config.priority_class_name]
+    assert created["preemptionPolicy"] == "Never"
+
+
+def test_an_own_priority_class_is_used_and_not_created() -> None:
+    rendered = render("sessions.priorityClass.create=false", 'sessions.priorityClass.name="mine"')
+    raw = yaml.safe_load(rendered["ConfigMap", "sojourn-operator"]["data"]["operator.yaml"])
+    assert raw["priorityClassName"] == "mine"
+    assert "PriorityClass" not in {kind for kind, _ in rendered}
 
 
 def test_network_policies_are_on_and_can_be_off(plain: Rendered) -> None:

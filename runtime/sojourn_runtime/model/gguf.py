@@ -36,6 +36,7 @@ _LAYER_NAMES = {
     "mlp.up_proj.weight": "ffn_up.weight",
     "mlp.down_proj.weight": "ffn_down.weight",
 }
+_ENDS = frozenset({"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>"})
 _NAMES = {
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
@@ -89,8 +90,8 @@ class GgufSource:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._data: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, mode="r")
         try:
+            self._data: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, mode="r")
             self._meta, self._tensors, self._start = _header(self._data.data)
         except (struct.error, ValueError, IndexError) as error:
             raise WeightsTruncated(
@@ -216,8 +217,11 @@ def _config(path: Path, meta: dict[str, Any], tensors: dict[str, _TensorInfo]) -
 
 
 def _eos_ids(meta: dict[str, Any]) -> tuple[int, ...]:
+    """Chat models end a turn with one token and a text with another; headers name one of them."""
     keys = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
-    return tuple(sorted({meta[key] for key in keys if key in meta}))
+    named = {meta[key] for key in keys if key in meta}
+    tokens = enumerate(meta.get("tokenizer.ggml.tokens", ()))
+    return tuple(sorted(named | {number for number, token in tokens if token in _ENDS}))
 
 
 def _stored_name(name: str) -> str:

@@ -6,7 +6,7 @@ Only byte-level BPE; each pre-tokenizer that llama.cpp names has its own way to 
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from sojourn_runtime.model.errors import UnsupportedModel
 from sojourn_runtime.model.source import TokenizerData
@@ -26,6 +26,18 @@ def build(path: Path, meta: dict[str, Any]) -> TokenizerData:
         raise UnsupportedModel(
             f"{path}: tokenizer {model!r} is not supported; use a model with byte-level BPE"
         )
+    try:
+        tokenizer = _byte_level(path, meta, cut)
+    except KeyError as error:
+        raise UnsupportedModel(
+            f"{path}: the GGUF header lacks {error}; convert the model again"
+        ) from error
+    return TokenizerData(
+        tokenizer_json=tokenizer.to_str(), chat_template=meta.get("tokenizer.chat_template", "")
+    )
+
+
+def _byte_level(path: Path, meta: dict[str, Any], cut: str) -> Tokenizer:
     tokens: list[str] = meta["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ", 1)) for merge in meta["tokenizer.ggml.merges"]]
     vocabulary = {token: number for number, token in enumerate(tokens)}
@@ -40,9 +52,12 @@ def build(path: Path, meta: dict[str, Any]) -> TokenizerData:
             if k == kind
         ]
         (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(added)
-    return TokenizerData(
-        tokenizer_json=tokenizer.to_str(), chat_template=meta.get("tokenizer.chat_template", "")
-    )
+    if meta.get("tokenizer.ggml.add_bos_token", False):
+        bos = tokens[meta["tokenizer.ggml.bos_token_id"]]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{bos} $A", special_tokens=[(bos, vocabulary[bos])]
+        )
+    return tokenizer
 
 
 def _pre_tokenizer(path: Path, cut: str) -> Any:

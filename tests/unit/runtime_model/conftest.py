@@ -60,8 +60,9 @@ def random_tensors(config: Mapping[str, Any], seed: int = 0) -> dict[str, npt.ND
         kept: npt.NDArray[np.float32] = from_bf16(to_bf16(values))
         return kept
 
-    def norm() -> npt.NDArray[Any]:
-        return random.uniform(0.5, 1.5, hidden).astype(np.float32)
+    def norm() -> npt.NDArray[np.float32]:
+        values: npt.NDArray[np.float32] = random.uniform(0.5, 1.5, hidden).astype(np.float32)
+        return values
 
     tensors = {
         "model.embed_tokens.weight": matrix(config["vocab_size"], hidden, gain=1.5),
@@ -156,3 +157,9 @@ def new_runner(weights: Weights) -> Iterator[NewRunner]:
 def tiny_tensors() -> dict[str, npt.NDArray[np.float32]]:
     """The weights of the tiny model."""
     return random_tensors(CONFIG)
+
+
+@pytest.fixture(name="write_model", scope="session")
+def write_model_fixture() -> Callable[..., Path]:
+    """`write_model(folder, **changes to the config)` writes a Hugging Face folder."""
+    return write_model

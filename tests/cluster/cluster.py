@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from localcluster import binaries, fakegpus, forward, images, lifecycle, models, node, processes
 from localcluster.layers import forget_unused, image_cache
+from localcluster.locks import exclusive
 from localcluster.paths import AUDIT_LOG, CLUSTER_FOLDER, KUBECONFIG, LOGS, NODES
 
 
@@ -57,7 +58,9 @@ def _kubeconfig(_: argparse.Namespace) -> None:
 
 def _images(_: argparse.Namespace) -> None:
     started = time.monotonic()
-    built = [*images.build_basic(), *images.build_components()]
+    with exclusive("images"):
+        built = [*images.build_basic(), *images.build_components()]
+        forget_unused()
     for image in built:
         print(f"{image.name} {image.manifest.digest}")
     if lifecycle.is_running():
@@ -66,7 +69,6 @@ def _images(_: argparse.Namespace) -> None:
     else:
         print(f"built in {image_cache()}; run this again when a cluster is up", end="")
     print(f" after {time.monotonic() - started:.0f} s")
-    forget_unused()
 
 
 def _exec_node(arguments: argparse.Namespace) -> None:
@@ -74,6 +76,14 @@ def _exec_node(arguments: argparse.Namespace) -> None:
     if name not in {each.name for each in NODES} or not command:
         raise lifecycle.ClusterError("say which node and which command: exec-node node-a ps aux")
     raise SystemExit(subprocess.run(node.command_on(name, command), check=False).returncode)
+
+
+def _kill_node(arguments: argparse.Namespace) -> None:
+    node.kill(arguments.node)
+
+
+def _start_node(arguments: argparse.Namespace) -> None:
+    node.restart(arguments.node)
 
 
 def _forward(arguments: argparse.Namespace) -> None:
@@ -123,6 +133,11 @@ def _parser() -> argparse.ArgumentParser:
     add("status", _status, "what runs, and where its logs are")
     add("kubeconfig", _kubeconfig, "the path to use as KUBECONFIG")
     add("images", _images, "build the components' images from this checkout and load them")
+    for name, action, text in (
+        ("kill-node", _kill_node, "end a node as if its power were cut"),
+        ("start-node", _start_node, "start it again, with its disk as it was"),
+    ):
+        add(name, action, text).add_argument("node", choices=[each.name for each in NODES])
     command = add("forward", _forward, "print the local address that leads to IP:PORT inside")
     command.add_argument("address", help="a pod's or Service's IP:PORT")
     command = add("storage", _storage, "create the volumes and claims for store and models")

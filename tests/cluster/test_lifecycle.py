@@ -72,6 +72,22 @@ def test_it_starts_again_after_everything_was_killed(own_cluster: Cluster) -> No
     _run_a_pod(own_cluster)
 
 
+def test_a_dead_node_is_noticed_and_its_pods_run_again_when_it_is_back(
+    own_cluster: Cluster,
+) -> None:
+    _run_a_pod(own_cluster)
+    query = ("get", "pod/sleeper", "-n=kube-public", "-o=jsonpath={.spec.nodeName}")
+    home = own_cluster.kubectl(*query)
+    own_cluster.kill_node(home)
+    lost = ("wait", "--for=condition=Ready=Unknown", f"node/{home}", "--timeout=60s")
+    own_cluster.kubectl(*lost)
+    own_cluster.start_node(home)
+    own_cluster.kubectl("wait", "--for=condition=Ready", f"node/{home}", "--timeout=60s")
+    restarts = "{.status.containerStatuses[0].restartCount}"
+    again = ("wait", f"--for=jsonpath={restarts}=1", "pod/sleeper", "-n=kube-public")
+    own_cluster.kubectl(*again, "--timeout=60s")
+
+
 def test_nothing_is_left_of_a_stopped_cluster(own_cluster: Cluster) -> None:
     """Stopped twice: what the second start and stop leave is compared with what was before."""
     assert _cluster("down").returncode == 0

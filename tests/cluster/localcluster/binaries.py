@@ -4,18 +4,17 @@ A binary's folder is named after its module's go.mod, go.sum and flags, so a cha
 meets an old binary. What runs them belongs to `controlplane` and `node`.
 """
 
-import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from localcluster.locks import exclusive
 from localcluster.paths import CLUSTER_FOLDER, cache_folder
 
 KUBERNETES_VERSION = "v1.34.4"
@@ -88,20 +87,10 @@ def missing(names: Iterable[str]) -> list[str]:
 def ensure(*names: str) -> dict[str, Path]:
     """Build what is missing, one program at a time, and return the path of each."""
     if missing(names):
-        with _one_builder():
+        with exclusive("binaries"):  # two builds side by side would do the same work twice
             for name in missing(names):
                 _build(BINARIES[name], path_of(name))
     return {name: path_of(name) for name in names}
-
-
-@contextmanager
-def _one_builder() -> Iterator[None]:
-    """Two builds side by side would do the same work twice."""
-    lock = cache_folder() / "bin" / ".lock"
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def _build(binary: Binary, target: Path) -> None:

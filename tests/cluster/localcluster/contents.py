@@ -63,6 +63,8 @@ def root_file_system() -> Path:
         with log.open("wb") as output:
             done = subprocess.run(
                 [
+                    # Its mounts end with it, also when it is killed.
+                    *("unshare", "--mount", "--propagation", "private"),
                     *("debootstrap", "--variant=minbase", f"--include={_PACKAGES}"),
                     *(_SUITE, str(made), *_mirror()),
                 ],

@@ -73,6 +73,7 @@ def start(binaries: Mapping[str, Path], *, forwarded_port: int) -> ControlPlane:
             f"--service-account-private-key-file={credentials.service_accounts.key}",
             f"--root-ca-file={authority.pair.certificate}",
             "--use-service-account-credentials",
+            "--node-monitor-grace-period=20s",  # 50 s by default: tests wait for dead nodes
             "--controllers=*,-node-ipam-controller",  # pod ranges are fixed
         ],
         "kube-scheduler": [

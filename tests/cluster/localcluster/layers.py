@@ -96,8 +96,14 @@ def _mark_used(*files: Path) -> None:
 
 
 def forget_unused(*, days: float = 3) -> None:
-    """Layers of code that has changed since. One that is wanted again is built again."""
+    """Layers of code that has changed since, and what a killed build has left.
+
+    One that is wanted again is built again.
+    """
     oldest = time.time() - days * 86400
+    for rest in image_cache().glob(".scratch-*"):
+        if rest.stat().st_mtime < oldest:
+            shutil.rmtree(rest) if rest.is_dir() else rest.unlink()
     for folder in (image_cache() / "layers", blob_folder()):
         for file in folder.iterdir():
             if file.stat().st_mtime < oldest:

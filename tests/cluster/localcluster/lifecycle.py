@@ -4,12 +4,10 @@ Each step may be repeated. What is left of an unclean stop is found by its fixed
 records.
 """
 
-import contextlib
-import fcntl
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +24,7 @@ from localcluster import (
     prerequisites,
     processes,
 )
+from localcluster.locks import exclusive
 from localcluster.paths import (
     AUDIT_LOG,
     DATA,
@@ -73,6 +72,14 @@ class Cluster:
             node.command_on(name, command), capture_output=True, text=True, check=True
         ).stdout
 
+    def kill_node(self, name: str) -> None:
+        """As if its power were cut: kubelet, containerd and all pods end at once."""
+        node.kill(name)
+
+    def start_node(self, name: str) -> None:
+        """Power again; its disk is as it was."""
+        node.restart(name)
+
     def scenario(self, name: str) -> Path:
         """The file that says which GPUs the node pretends to have. Replace it by renaming."""
         return next(n.simulation for n in NODES if n.name == name) / "scenario.json"
@@ -89,10 +96,13 @@ def up() -> bool:
     if problems:
         raise ClusterError("this machine lacks:\n" + "\n".join(map(str, problems)))
     programs = binaries.ensure(*(n for n in binaries.BINARIES if n in _NEEDED))
-    basic = images.build_basic()
-    models.fetch()
-    with _alone():
-        if is_running() and _nodes_ready():
+    with exclusive("images"):
+        basic = images.build_basic()
+        models.fetch()
+    with exclusive("cluster"):
+        if is_running():
+            # Never stopped from here: somebody may use it.
+            processes.wait_until(_nodes_ready, what="the running cluster's nodes", seconds=60)
             return False
         _clean()
         try:
@@ -105,7 +115,7 @@ def up() -> bool:
 
 
 def down() -> None:
-    with _alone():
+    with exclusive("cluster"):
         _clean()
 
 
@@ -161,17 +171,3 @@ def _refuse_mounts_below(*folders: Path) -> None:
     for point in mounted:
         if any(Path(point).is_relative_to(folder) for folder in folders):
             raise ClusterError(f"{point} is still mounted: run `umount {point}`, then this again")
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """One `up` or `down` at a time on this machine."""
-    lock = cache_folder() / "cluster.lock"
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("another `cluster.py` is at work: waiting for it ...", flush=True)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield

@@ -56,6 +56,23 @@ def start_all(programs: Mapping[str, Path], control_plane: ControlPlane) -> None
         _start(node, programs, control_plane)
 
 
+def kill(node_name: str) -> None:
+    """As if its power were cut."""
+    process = processes.find(node_name)
+    if process is not None:
+        processes.kill([process])
+
+
+def restart(node_name: str) -> None:
+    """After `kill`: with the same disk. The kubelet finds its pods ended, as after a reboot."""
+    process = processes.find(node_name)
+    if process is None:
+        raise processes.ProcessError("no cluster runs here: start one with `cluster.py up`")
+    if not process.alive:
+        path = STATE / f"{node_name}.json"
+        processes.start(node_name, namespace_command(NETWORK_NAMESPACE, path))
+
+
 def first_process(node_name: str) -> int | None:
     """The pid whose namespaces are the node's."""
     process = processes.find(node_name)
@@ -248,6 +265,8 @@ def _kubelet(node: Node, configuration: Path, control_plane: ControlPlane) -> di
         "clusterDomain": "cluster.local",
         "clusterDNS": [FIRST_SERVICE_ADDRESS],  # nobody answers: nothing here may need DNS
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
+        # With the controller's 20 s of grace, so that a dead node is noticed soon.
+        "nodeLeaseDurationSeconds": 20,
         # Extended resources show in the node's status at the next report only (10 s by default).
         "nodeStatusUpdateFrequency": "1s",
         # A full disk of the developer must not evict pods or delete imported images.

@@ -6,7 +6,7 @@ is called with the lock held. Decisions are in the pure modules; this one applie
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -43,8 +43,15 @@ class Turn:
 class Node:
     """All GPUs of this node."""
 
-    def __init__(self, config: Config, *, boot: str | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        boot: str | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self.config = config
+        self._clock = clock
         self._boot = boot or BOOT_ID.read_text().strip()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -71,7 +78,7 @@ class Node:
         )
         slots = Slots(config.arbiter_dir / gpu.uuid, limits)
         self._slots[gpu.ordinal] = slots
-        self._ledger.restore(slots.restore(gpu.ordinal), now_ns=time.monotonic_ns())
+        self._ledger.restore(slots.restore(gpu.ordinal), now_ns=self._clock())
 
     # ------------------------------------------------------------ for the gRPC threads
 
@@ -86,11 +93,14 @@ class Node:
             return self._offers[ordinal]
 
     def message(
-        self, ordinal: int, *, after: int, timeout: float
+        self, ordinal: int, *, after: int, unless: Callable[[], bool]
     ) -> tuple[int, pb.ListAndWatchResponse]:
-        """The list and its version, at once if it is another than `after`, else when it changes."""
+        """The list and its version, at once if it is another than `after`, else when it changes.
+
+        `unless` ends the wait; it is looked at after each `wake`.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._messages[ordinal][0] != after, timeout)
+            self._changed.wait_for(lambda: self._messages[ordinal][0] != after or unless())
             return self._messages[ordinal]
 
     def wake(self) -> None:
@@ -111,7 +121,7 @@ class Node:
                 raise AllocationError(f"{offer.resource}: {verdict.reason}: {verdict.message}")
             slot = self._slots[ordinal].take(wanted)
             grant, over = self._ledger.allocate(
-                ordinal=ordinal, devices=wanted, slot=slot, now_ns=time.monotonic_ns()
+                ordinal=ordinal, devices=wanted, slot=slot, now_ns=self._clock()
             )
         self._drop(over)
         return answer(offer, grant, self.config)
@@ -125,6 +135,7 @@ class Node:
             events.setdefault(xid.uuid, []).append(xid.number)
         with self._changed:
             self._facts = facts
+            before = self._known
             self._enroll(facts)
             now = health.Situation(node=facts, boot=self._boot, probes=self.config.recovery_probes)
             turns = [
@@ -132,6 +143,7 @@ class Node:
                 for gpu in tuple(self._known.values())
                 if (turn := self._judge(gpu, events.get(gpu.uuid, ()), now)) is not None
             ]
+            self._remember(before)
             self._changed.notify_all()
         for slots in self._slots.values():
             slots.refill()
@@ -142,15 +154,12 @@ class Node:
         for gpu in found.values():
             if gpu.uuid not in self._known:
                 self._open(gpu)
-        self._keep(found)
+        self._known = found
 
-    def _keep(self, known: dict[str, registry.Known]) -> None:
-        """Remember; what only counts probes is not worth a write."""
-        lasting = {u: replace(k, health=replace(k.health, good=0)) for u, k in known.items()}
-        before = {u: replace(k, health=replace(k.health, good=0)) for u, k in self._known.items()}
-        if lasting != before:
-            self._registry.save(known)
-        self._known = known
+    def _remember(self, before: Mapping[str, registry.Known]) -> None:
+        """Write down what changed; what only counts probes is not worth it."""
+        if _lasting(self._known) != _lasting(before):
+            self._registry.save(self._known)
 
     def _judge(
         self, gpu: registry.Known, xids: Iterable[int], now: health.Situation
@@ -160,7 +169,7 @@ class Node:
         gpu = replace(gpu, health=state)
         if facts is not None and not facts.error and not any(self._ledger.of(gpu.ordinal)):
             gpu = registry.replan(gpu, facts, self.config)
-        self._keep(self._known | {gpu.uuid: gpu})
+        self._known[gpu.uuid] = gpu
         if gpu.uuid in self._claimed:
             text = "another device plugin offers this GPU; take it out of one of the two"
             verdict = health.Verdict(healthy=False, reason="OfferedTwice", message=text)
@@ -219,10 +228,19 @@ class Node:
 
     def reconcile(self, held: Held, *, listed_ns: int) -> Changes:
         """Take over the kubelet's list of who holds what."""
-        with self._lock:
+        with self._changed:
             changes = self._ledger.reconcile(held, listed_ns=listed_ns)
+            if changes != Changes():
+                self._offer_again()
         self._drop(changes.over)
         return changes
+
+    def _offer_again(self) -> None:
+        """What counts as foreign depends on what is granted."""
+        for offer in tuple(self._offers.values()):
+            facts = self._facts.gpu(offer.gpu.uuid)
+            self._offer(self._made(offer.gpu, facts, offer.verdict, offer))
+        self._changed.notify_all()
 
     def _drop(self, grants: Iterable[Grant]) -> None:
         for grant in grants:
@@ -264,3 +282,7 @@ class Node:
     def page(self, grant: Grant) -> arbiter.PageState | None:
         """The arbiter page of a grant, None if it has none or its pod spoilt it."""
         return self._slots[grant.ordinal].page(grant.slot) if grant.slot else None
+
+
+def _lasting(known: Mapping[str, registry.Known]) -> list[registry.Known]:
+    return [replace(gpu, health=replace(gpu.health, good=0)) for gpu in known.values()]

@@ -80,8 +80,8 @@ class Plugin:
 
     def tick(self) -> None:
         """One round."""
+        self._look_at_kubelet()  # first: what is granted decides what is foreign
         self._look_at_gpus()
-        self._look_at_kubelet()
         if self.publisher is not None:
             for grant in self.node.promote(self.publisher.pods):
                 log.info(

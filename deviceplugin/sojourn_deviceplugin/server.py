@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 THREADS: Final = 6
 """A stream holds one for its life, and a kubelet that comes back opens a second before the first
 ends; the others answer calls."""
-IDLE_SECONDS: Final = 5.0
 
 
 class Service(rpc.DevicePluginServicer):
@@ -47,10 +46,13 @@ class Service(rpc.DevicePluginServicer):
         request: pb.Empty,  # noqa: ARG002
         context: grpc.ServicerContext,
     ) -> Iterator[pb.ListAndWatchResponse]:
+        def ending() -> bool:
+            return self.stopping.is_set() or not context.is_active()
+
         context.add_callback(self._node.wake)
         seen = 0
-        while context.is_active() and not self.stopping.is_set():
-            version, message = self._node.message(self._ordinal, after=seen, timeout=IDLE_SECONDS)
+        while not ending():
+            version, message = self._node.message(self._ordinal, after=seen, unless=ending)
             if version != seen:
                 seen = version
                 yield message

@@ -1,0 +1,216 @@
+"""The plugin as a process of its own: killed, signalled, measured, asked with --check."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from devicerig import until
+from fakekubelet import Kubelet, running
+from fakenvml import machine as fake
+from sojourn_api import arbiter, names
+
+GPU0 = names.gpu_resource(0)
+RESIDENT_MIB = 64
+"""What the chart's request promises for the whole process."""
+
+
+class Process:
+    """Starts `python -m sojourn_deviceplugin` over a fake machine and a fake kubelet."""
+
+    def __init__(self, folder: Path, library: Path, kubelet: Kubelet) -> None:
+        self.folder = folder
+        self.kubelet = kubelet
+        self.machine = fake.Machine(folder / "scenario.json", gpus=[fake.gpu(0)])
+        self.machine.write()
+        self.settings = {
+            "kubeletDir": str(folder),
+            "arbiterDir": str(folder / "run"),
+            "stateDir": str(folder / "state"),
+            "deviceNodes": "none",
+            "publish": False,
+            "metricsPort": 0,
+        }
+        self._environment = os.environ | {
+            "LD_LIBRARY_PATH": str(library.parent),
+            "FAKE_NVML_SCENARIO": str(self.machine.path),
+        }
+        self.running: subprocess.Popen[str] | None = None
+        self.port = 0
+
+    def command(self, *more: str) -> list[str]:
+        file = self.folder / "config.yaml"
+        file.write_text(yaml.safe_dump(self.settings))
+        module = [sys.executable, "-m", "sojourn_deviceplugin", "run", "--config", str(file)]
+        return [*module, *more]
+
+    def start(self) -> None:
+        self.running = subprocess.Popen(
+            self.command(), env=self._environment, stderr=subprocess.PIPE, text=True
+        )
+        assert self.running.stderr is not None
+        for line in self.running.stderr:
+            entry = json.loads(line)
+            if entry["message"] == "started":
+                self.port = entry["port"]
+                return
+        pytest.fail("ended before it started")
+
+    def run(self, *more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*more),
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+
+    def kill(self, number: int = signal.SIGKILL) -> int:
+        assert self.running is not None
+        self.running.send_signal(number)
+        code = self.running.wait(10)
+        assert self.running.stderr is not None
+        self.running.stderr.close()
+        self.running = None
+        return code
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}") as answer:
+            text: str = answer.read().decode()
+            return text
+
+    def resident_mib(self) -> float:
+        assert self.running is not None
+        size: int = psutil.Process(self.running.pid).memory_info().rss
+        return size / 2**20
+
+
+@pytest.fixture
+def process(library: Path, short: Path) -> Iterator[Process]:
+    with running(Kubelet(short)) as kubelet:
+        process = Process(short, library, kubelet)
+        yield process
+        if process.running is not None:
+            process.kill()
+
+
+def test_a_killed_plugin_comes_back_with_ids_grants_and_pages(process: Process) -> None:
+    kubelet = process.kubelet
+    process.start()
+    until(lambda: kubelet.allocatable(GPU0) == 79)
+    pod = kubelet.admit("s-1", {GPU0: 30})
+    own = Path(pod.responses[GPU0].mounts[1].host_path)
+    page = arbiter.Page(own)
+    for _ in range(5):
+        process.kill()
+        until(lambda: kubelet.allocatable(GPU0) == 0)  # the kubelet has seen the stream end
+        process.start()
+        until(lambda: kubelet.allocatable(GPU0) == 79)
+        assert own.exists()
+        assert "sojourn_gpu_slices_free" in process.get("/metrics")
+        until(
+            lambda: (
+                'slices_free{gpu="0",uuid="' + fake.uuid(0) + '"} 49.0' in process.get("/metrics")
+            )
+        )
+    other = kubelet.admit("s-2", {GPU0: 10})
+    assert not other.devices[GPU0] & pod.devices[GPU0]
+    assert other.responses[GPU0].mounts[1].host_path != str(own)
+    page.close()
+
+
+def test_plugin_and_kubelet_killed_together_lose_no_grant(process: Process) -> None:
+    kubelet = process.kubelet
+    process.start()
+    until(lambda: kubelet.allocatable(GPU0) == 79)
+    pods = [kubelet.admit(f"s-{n}", {GPU0: 10}) for n in range(3)]
+    kubelet.stop()
+    process.kill()
+    process.start()
+    kubelet.start()
+    until(lambda: kubelet.allocatable(GPU0) == 79)
+    until(lambda: "} 49.0" in process.get("/metrics"))
+    kubelet.finish(pods[0])
+    until(lambda: "} 59.0" in process.get("/metrics"), seconds=15)
+    assert not Path(pods[0].responses[GPU0].mounts[1].host_path).exists()
+    assert Path(pods[1].responses[GPU0].mounts[1].host_path).exists()
+
+
+def test_sigterm_ends_it_in_good_order(process: Process) -> None:
+    process.start()
+    until(lambda: process.kubelet.allocatable(GPU0) == 79)
+    begin = time.monotonic()
+    assert process.kill(signal.SIGTERM) == 0
+    assert time.monotonic() - begin < 5
+
+
+def test_readiness_waits_for_the_kubelet(process: Process) -> None:
+    process.kubelet.refuse = "not yet"
+    process.start()
+    assert process.get(names.PATH_HEALTH) == "ok\n"
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        process.get(names.PATH_READY)
+    assert refused.value.code == 503
+    refused.value.close()
+    process.kubelet.refuse = ""
+    until(lambda: process.kubelet.allocatable(GPU0) == 79)
+    until(lambda: process.get(names.PATH_READY) == "ok\n")
+
+
+def test_it_is_alive_and_says_why_without_nvml(process: Process) -> None:
+    process.machine.error = "DRIVER_NOT_LOADED"
+    process.machine.write()
+    process.start()
+    assert process.get(names.PATH_HEALTH) == "ok\n"
+    report = process.run("--check")
+    assert report.returncode == 0
+    assert "nothing: NVML cannot be initialised" in report.stdout
+
+
+def test_check_prints_what_would_be_offered_and_why_not(process: Process) -> None:
+    process.machine.gpus += [fake.gpu(1, name="NVIDIA Nonesuch"), fake.gpu(2, remap_failure=1)]
+    process.machine.gpus += [fake.gpu(3, mig={"mode": 1})]
+    process.machine.write()
+    lines = process.run("--check").stdout.splitlines()
+    assert lines[0] == "driver 580.95.05"
+    assert lines[1].startswith("sojourn.dev/gpu-0: 79 x 1073741824 bytes of NVIDIA A100")
+    assert "no compute share" in lines[2]
+    assert "unhealthy, RowRemapFailed" in lines[3]
+    assert "gpu-3: 0 x" in lines[4]
+    assert not (process.folder / "state").exists()  # a look changes nothing
+
+
+def test_wrong_settings_end_it_with_the_name_of_the_setting(process: Process) -> None:
+    process.settings["sliceBytes"] = "1Mi"
+    done = process.run()
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "sliceBytes" in json.loads(line)["error"]
+
+
+@pytest.mark.timeout(180)
+def test_memory_stays_flat_over_thousands_of_allocations(process: Process) -> None:
+    process.machine.gpus = [fake.gpu(n, name=fake.H200, mib=143771) for n in range(8)]
+    process.machine.write()
+    kubelet = process.kubelet
+    process.start()
+    resources = [names.gpu_resource(n) for n in range(8)]
+    until(lambda: all(kubelet.allocatable(resource) == 139 for resource in resources))
+    sizes = []
+    for n in range(3_000):
+        pod = kubelet.admit(f"s-{n}", {resources[n % 8]: 10})
+        kubelet.finish(pod)
+        if n % 300 == 299:
+            sizes.append(process.resident_mib())
+    assert max(sizes) < RESIDENT_MIB, sizes
+    assert sizes[-1] - sizes[1] < 2, sizes

@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(action=action)
         command.add_argument("arguments", nargs="*")
 
-    add("build", _build, "build the pinned binaries into the cache (once, about 15 minutes)")
+    add("build", _build, "build the pinned binaries into the cache (once, about 13 minutes)")
     add("up", _up, "start the cluster, after cleaning up what an unclean stop has left")
     add("down", _down, "stop it and remove everything of it")
     add("status", _status, "what runs, and where its logs are")

@@ -139,7 +139,8 @@ def _binds(node: Node) -> Iterator[Bind]:
         ("sim", node.simulation, False),
         ("store", SHARED_STORE, False),
         ("models", models.folder(), True),
-        ("torch", cache_folder() / "torch-2.13.0-cp311", True),
+        # Whichever version `make torch` has put there.
+        *(("torch", folder, True) for folder in sorted(cache_folder().glob("torch-*-cp311"))[-1:]),
     ]
     for name, source, read_only in inside:
         if source.exists():

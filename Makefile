@@ -32,7 +32,7 @@ check: setup check-static  ## the quick loop: format, lint, types, layers, unit 
 check-static:
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/mypy crds operator deviceplugin runtime tests benchmarks
+	@$(BIN)/mypy crds operator deviceplugin runtime benchmarks tests
 	@$(BIN)/lint-imports --no-cache
 
 fix: setup  ## format, and mend what the linter can

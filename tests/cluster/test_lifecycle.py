@@ -4,6 +4,7 @@ These tests stop the cluster, so they run only on one that this test run has sta
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import sys
 import pytest
 from localcluster import lifecycle, processes, traces
 from localcluster.lifecycle import Cluster
-from localcluster.paths import CLUSTER_FOLDER
+from localcluster.paths import CLUSTER_FOLDER, STATE
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -69,6 +70,17 @@ def test_it_starts_again_after_everything_was_killed(own_cluster: Cluster) -> No
     assert _cluster("status").returncode != 0
     done = _cluster("up")
     assert done.returncode == 0, done.stderr
+    _run_a_pod(own_cluster)
+
+
+def test_a_cluster_whose_records_were_lost_is_found_and_stopped(own_cluster: Cluster) -> None:
+    running = traces.processes_of_cluster()
+    shutil.rmtree(STATE)
+    assert _cluster("down").returncode == 0
+    processes.wait_until(
+        lambda: not any(process.alive for process in running), what="their end", seconds=20
+    )
+    assert _cluster("up").returncode == 0
     _run_a_pod(own_cluster)
 
 

@@ -31,6 +31,7 @@ from localcluster.paths import (
     FORWARDED_API_PORT,
     KUBECONFIG,
     LOGS,
+    NETWORK_NAMESPACE,
     NODES,
     STATE,
     cache_folder,
@@ -150,7 +151,8 @@ def _nodes_ready() -> bool:
 
 
 def _clean(*, keep_logs: bool = False) -> None:
-    processes.kill([process for process in processes.recorded() if process.alive])
+    processes.kill(processes.recorded())
+    processes.kill(processes.inside(NETWORK_NAMESPACE))  # whose records were lost
     network.delete()
     cgroups.delete()
     node.remove_mount_points()

@@ -93,6 +93,23 @@ def find(name: str) -> Process | None:
     return next((process for process in recorded() if process.name == name), None)
 
 
+def inside(network_namespace: Path) -> list[Process]:
+    """Those who are in it, recorded or not. Nobody but the cluster has a reason to be."""
+    if not network_namespace.exists():
+        return []
+    wanted = network_namespace.stat().st_ino
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            here = (entry / "ns" / "net").stat().st_ino
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # gone, or not root's to see
+        process = look_up(f"process {entry.name}", int(entry.name))
+        if here == wanted and process is not None:
+            found.append(process)
+    return found
+
+
 def kill(processes: Sequence[Process], *, seconds: float = 20) -> None:
     """Kill and wait. A namespace's first process ends only after all others in it have."""
     for process in processes:

@@ -50,8 +50,8 @@ def calls(path: Path) -> Iterator[Right]:
 
 def subresource(call: ast.Call) -> str:
     for keyword in call.keywords:
-        if keyword.arg == "subresource" and isinstance(keyword.value, ast.Constant):
-            return f"/{keyword.value.value}"
+        if keyword.arg == "subresource":
+            return f"/{ast.literal_eval(keyword.value)}"
     return ""
 
 

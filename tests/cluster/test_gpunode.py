@@ -145,6 +145,7 @@ def test_pods_of_the_node_are_read_by_their_metadata(kube: Kube, control_plane: 
             "spec": {
                 "nodeName": node,
                 "containers": [{"name": "runtime", "image": "none"}],
+                "serviceAccountName": "plugin",  # no controller makes a default one here
                 "automountServiceAccountToken": False,
             },
         }

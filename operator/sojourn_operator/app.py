@@ -9,9 +9,10 @@ import logging
 import os
 import signal
 import socket
+import threading
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import kopf
 
@@ -26,13 +27,26 @@ from sojourn_operator.probes import Probes
 log = logging.getLogger(__name__)
 
 
+EXIT_SECONDS: Final = 3.0
+"""For kopf to end its watches; they hold nothing that must be kept."""
+
+
+class WatchError(Exception):
+    """The watches ended by themselves; only a restart of the process brings them back."""
+
+
 def run(config: Config, *, host: str, port: int, identity: str | None) -> None:
     """Until SIGTERM or SIGINT; a clean end gives the Lease back."""
-    operator = Operator(config, identity=identity or default_identity())
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    operator = Operator(config, identity=identity or default_identity(), on_end=ended.set)
     probes = Probes(host=host, port=port, healthy=operator.unhealthy, ready=operator.unready)
     probes.start()
+    operator.start()
+    ended.wait()
     try:
-        asyncio.run(operator.run())
+        operator.stop()
     finally:
         probes.stop()
 
@@ -45,8 +59,12 @@ def default_identity() -> str:
 class Operator:
     """All parts of one replica."""
 
-    def __init__(self, config: Config, *, identity: str) -> None:
+    def __init__(self, config: Config, *, identity: str, on_end: Callable[[], None]) -> None:
         client = api.connect()
+        self._on_end = on_end
+        self._stop_watching = threading.Event()
+        # Not in the main thread: there kopf would take the signals, and take its time.
+        self._watches = threading.Thread(target=self._watch, name="watches", daemon=True)
         self._bell = Bell()
         self._cache = Cache(self._bell.ring)
         self._leader = Leader(
@@ -71,28 +89,36 @@ class Operator:
             runtimes=self._poller.runtimes,
         )
 
-    async def run(self) -> None:
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    def start(self) -> None:
         self._loop.start()
         self._poller.start()
         self._leader.start()
+        self._watches.start()
+
+    def stop(self) -> None:
+        """Nothing is decided any more, then another may lead, then the watches end."""
+        broken = not self._watches.is_alive()
+        self._loop.stop()
+        self._poller.stop()
+        self._leader.stop()
+        self._stop_watching.set()
+        self._watches.join(timeout=EXIT_SECONDS)
+        if broken:
+            raise WatchError("kopf's watches ended, see the log above; restart the operator")
+
+    def _watch(self) -> None:
         try:
-            await kopf.operator(
-                registry=registry(self._cache),
-                settings=settings(self._cache),
-                standalone=True,
-                clusterwide=True,
-                stop_flag=stop,
+            asyncio.run(
+                kopf.operator(
+                    registry=registry(self._cache),
+                    settings=settings(self._cache),
+                    standalone=True,
+                    clusterwide=True,
+                    stop_flag=self._stop_watching,
+                )
             )
         finally:
-            await asyncio.to_thread(self._stop)
-
-    def _stop(self) -> None:
-        self._poller.stop()
-        self._loop.stop()
-        self._leader.stop()
+            self._on_end()
 
     def unhealthy(self) -> str:
         """Why a restart would help."""
@@ -133,7 +159,7 @@ def settings(cache: Cache) -> kopf.OperatorSettings:
     """Watches only: nothing is written, and what is not ours is filtered by the API server."""
     found = kopf.OperatorSettings()
     found.posting.enabled = False
-    found.process.ultimate_exiting_timeout = 5.0
+    found.process.ultimate_exiting_timeout = None
     for table in cache.tables():
         if table.label_selector:
             found.watching.label_selectors[table.kind.plural] = table.label_selector

@@ -35,13 +35,17 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     from dataclasses import replace  # noqa: PLC0415
 
-    from sojourn_operator.app import run  # noqa: PLC0415 - kopf takes most of a second
+    from sojourn_operator.app import WatchError, run  # noqa: PLC0415 - kopf takes a second
 
     config = load(options.config)
     if options.namespace_of_lease:
         lease = replace(config.lease, namespace=options.namespace_of_lease)
         config = replace(config, lease=lease)
-    run(config, host=options.host, port=options.port, identity=options.identity)
+    try:
+        run(config, host=options.host, port=options.port, identity=options.identity)
+    except WatchError as error:
+        logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - kopf has told the rest
+        return 1
     return 0
 
 

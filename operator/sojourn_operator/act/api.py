@@ -111,9 +111,19 @@ class Api:
         content_type = "application/json-patch+json"
         return self._write("PATCH", kind, path, list(operations), content_type=content_type)
 
-    def delete(self, kind: Kind, *, name: str, uid: str, namespace: str = "") -> Raw:
-        """This object and no later one of its name."""
-        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+    def delete(
+        self,
+        kind: Kind,
+        *,
+        name: str,
+        uid: str,
+        namespace: str = "",
+        grace_seconds: int | None = None,
+    ) -> Raw:
+        """This object and no later one of its name; None: with the grace that it asks for."""
+        body: Raw = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
         return self._write("DELETE", kind, kind.path(namespace, name), body)
 
     def _write(

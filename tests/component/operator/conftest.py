@@ -33,23 +33,23 @@ preemptionPolicy: Never
 
 @pytest.fixture(scope="session")
 def api(control_plane: ControlPlane) -> Iterator[ApiClient]:
-    """The API server with our kinds and what a cluster has besides nodes."""
+    """The API server with our kinds, and a namespace that checks the restricted level."""
     control_plane.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
     control_plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
     control_plane.kubectl("create", "namespace", "sojourn-system")
     control_plane.kubectl("apply", "-f", "-", stdin=PRIORITY_CLASS)
     client = kubernetes_config.new_client_from_config(str(control_plane.kubeconfig))
+    core = CoreV1Api(client)
+    level = {"pod-security.kubernetes.io/enforce": "restricted"}
+    core.create_namespace({"metadata": {"name": NAMESPACE, "labels": level}})
+    core.create_namespaced_service_account(NAMESPACE, {"metadata": {"name": "default"}})
     yield client
     client.close()
 
 
 @pytest.fixture
 def rig(control_plane: ControlPlane, api: ApiClient, tmp_path: Path) -> Iterator[Rig]:
-    """An empty namespace that checks the restricted level, one model, no nodes, no operator."""
-    core = CoreV1Api(api)
-    level = {"pod-security.kubernetes.io/enforce": "restricted"}
-    core.create_namespace({"metadata": {"name": NAMESPACE, "labels": level}})
-    core.create_namespaced_service_account(NAMESPACE, {"metadata": {"name": "default"}})
+    """One model, no nodes, no operator, nothing in the namespace."""
     nodes = NodeActor(api)
     nodes.start()
     found = Rig(control_plane, api, nodes, tmp_path)

@@ -101,6 +101,10 @@ class NodeActor:
             status |= {"capacity": room, "allocatable": room}
         self._core.patch_node_status(name, {"status": status})
 
+    def starve(self, name: str) -> None:
+        """Others took the node's slices, and its GPUNode does not know."""
+        self._nodes[name] = dict.fromkeys(self._nodes[name], 0)
+
     def remove_node(self, name: str) -> None:
         self._nodes.pop(name, None)
         self._core.delete_node(name)
@@ -228,7 +232,7 @@ class _RuntimeServer:
 
     def __init__(self, address: str, status: Callable[[], Raw]) -> None:
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
+            def do_GET(self) -> None:
                 body = json.dumps(status()).encode()
                 self.send_response(200 if self.path == names.PATH_STATUS else 404)
                 self.send_header("Content-Length", str(len(body)))

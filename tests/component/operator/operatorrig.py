@@ -3,13 +3,14 @@
 Helpers only; the fixtures are in `conftest`.
 """
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,21 @@ from kubernetes.client.api_client import ApiClient
 from localcluster.loopback import Api as ControlPlane
 from nodeactor import NodeActor
 from sojourn_api import names
+from sojourn_operator.act.api import Api, NotFoundError
+from sojourn_operator.kinds import (
+    EVENTS,
+    GPU_NODES,
+    LEASES,
+    MODELS,
+    NODES,
+    PODS,
+    SERVICES,
+    SESSIONS,
+    SNAPSHOTS,
+    TENANTS,
+    TIERS,
+    Kind,
+)
 
 Raw = dict[str, Any]
 NAMESPACE = "team"
@@ -69,6 +85,35 @@ class Operator:
         env = {**os.environ, "KUBECONFIG": str(kubeconfig), "PYTHONPATH": path}
         with log.open("ab") as output:
             self.process = subprocess.Popen(command, env=env, stdout=output, stderr=output)
+
+    def get(self, path: str) -> int:
+        """The HTTP status of one of its own pages; 0 while it does not listen."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}") as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:
+            return 0
+
+    def metric(self, name: str) -> float:
+        """One series by its full name; 0 if it is not there yet."""
+        return self._metrics().get(name, 0.0)
+
+    def metric_sum(self, name: str) -> float:
+        return sum(
+            value for series, value in self._metrics().items() if series.startswith(f"{name}{{")
+        )
+
+    def _metrics(self) -> dict[str, float]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {series: float(value) for series, value in pairs}
+
+    def resident_mib(self) -> float:
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
     def kill(self) -> None:
         """As a power cut would."""
@@ -190,16 +235,6 @@ class Rig:
             instead=lambda: self.condition(name, kind),
         )
 
-    def writes_since(self, offset: int) -> list[tuple[str, str, str]]:
-        """Who wrote what, from the audit log, except by tests and nodes themselves."""
-        lines = self.control_plane.audit_log.read_text().splitlines()[offset:]
-        entries = [json.loads(line) for line in lines if line.startswith("{")]
-        return [
-            (entry["userAgent"], entry["verb"], entry["objectRef"]["resource"])
-            for entry in entries
-            if entry["verb"] in ("create", "update", "patch", "delete") and "objectRef" in entry
-        ]
-
 
 def create_model(rig: Rig, name: str = "smollm2", **spec: Any) -> None:
     body = {
@@ -214,32 +249,25 @@ def create_model(rig: Rig, name: str = "smollm2", **spec: Any) -> None:
 def clean(rig: Rig) -> None:
     """Without an operator and a garbage collector: finalizers go by force, then the objects."""
     rig.nodes.stop()
-    kubectl = rig.control_plane.kubectl
-    kinds = ("llmsessions", "pods", "services", "sessionsnapshots", "events", "serviceaccounts")
-    for kind in kinds:
-        found = json.loads(kubectl("get", kind, "-n", NAMESPACE, "-o", "json"))["items"]
-        for item in found:
-            name = item["metadata"]["name"]
-            if item["metadata"].get("finalizers"):
-                patch = '{"metadata":{"finalizers":null}}'
-                kubectl("patch", kind, name, "-n", NAMESPACE, "--type=merge", "-p", patch)
-        kubectl("delete", kind, "--all", "-n", NAMESPACE, "--force", "--grace-period=0")
-    for kind in ("llmmodels", "tenants", "gpunodes", "nodes", "qostiers"):
-        kubectl("delete", kind, "--all")
-    kubectl("delete", "lease", "--all", "-n", "sojourn-system")
-    kubectl("delete", "namespace", NAMESPACE, "--wait=false")
-    wait_until(lambda: _finalized(kubectl), what="the namespace is gone")
+    api = Api(rig.client)
+    for kind in (SESSIONS, PODS, SERVICES, SNAPSHOTS, EVENTS, MODELS, TENANTS, TIERS, GPU_NODES):
+        for item in api.list(kind)[0]:
+            _remove(api, kind, item["metadata"])
+    for node in api.list(NODES)[0]:
+        _remove(api, NODES, node["metadata"])
+    for lease in api.list(LEASES)[0]:
+        _remove(api, LEASES, lease["metadata"])
 
 
-def _finalized(kubectl: Callable[..., str]) -> bool:
-    """The namespace controller's part."""
-    found = kubectl("get", "namespace", NAMESPACE, "--ignore-not-found", "-o", "json")
-    if not found.strip():
-        return True
-    body = json.loads(found) | {"spec": {"finalizers": []}}
-    path = f"/api/v1/namespaces/{NAMESPACE}/finalize"
-    kubectl("replace", "--raw", path, "-f", "-", stdin=json.dumps(body))
-    return False
+def _remove(api: Api, kind: Kind, meta: Raw) -> None:
+    namespace = meta.get("namespace", "")
+    try:
+        if meta.get("finalizers"):
+            patch = {"metadata": {"finalizers": None}}
+            api.patch(kind, patch, name=meta["name"], namespace=namespace)
+        api.delete(kind, name=meta["name"], uid=meta["uid"], namespace=namespace, grace_seconds=0)
+    except NotFoundError:
+        return
 
 
 def _free_port() -> int:

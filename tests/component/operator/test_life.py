@@ -1,9 +1,11 @@
-"""The life of sessions against a real API server: placed, paused for gold, resumed, suspended, deleted."""
+"""The life of sessions against a real API server: placed, paused for gold, resumed, deleted."""
 
 import pytest
-from operatorrig import Rig, wait_until
+from operatorrig import NAMESPACE, Rig, wait_until
 
 pytestmark = pytest.mark.cluster
+
+BIG = {"resources": {"slices": 60, "share": 100}}
 
 
 def test_a_session_is_placed_and_serves(rig: Rig) -> None:
@@ -17,4 +19,118 @@ def test_a_session_is_placed_and_serves(rig: Rig) -> None:
     assert status["gpu"] == "gpu-0 A100-80GB"
     assert status["endpoint"] == "http://chat.team.svc:8000/v1"
     assert rig.pods("chat") == ["chat-1"]
-    assert rig.core.read_namespaced_service("chat", "team").spec.selector
+    service = rig.core.read_namespaced_service("chat", NAMESPACE)
+    assert service.spec.selector == {"sojourn.dev/session": "chat"}
+    told = [(reason, count) for reason, _, count in rig.events("chat")]
+    assert told == [("Placed", 1), ("Started", 1)]
+
+
+def test_a_session_without_room_says_in_numbers_what_it_waits_for(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("first", **BIG)
+    rig.until_ready("first")
+    rig.create("second", **BIG)
+    ready = rig.until("second", "Ready", "False", "WaitingForRoom")
+    assert "needs 60 slices" in ready["message"]
+    assert "the most free is 20 on node-a gpu-0" in ready["message"]
+    kinds = {c["type"] for c in rig.status("second")["conditions"]}
+    assert kinds == {"Ready", "Placed", "Paused", "ContextSaved", "TargetMet"}
+
+
+def test_gold_pauses_silver_and_silver_comes_back_with_its_context(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("silver", **BIG)
+    rig.until_ready("silver")
+    rig.create("golden", **BIG, tier="gold")
+    rig.until_ready("golden")
+    paused = rig.until("silver", "Paused", "True", "PreemptedByGold")
+    assert "team/golden" in paused["message"]
+    status = rig.status("silver")
+    assert status["preemptedBy"] == "team/golden"
+    assert status["snapshot"]["tokens"] == 100
+    assert status["snapshot"]["name"] == "silver-1"
+    saved = rig.condition("silver", "ContextSaved")
+    assert (saved["status"], saved["reason"]) == ("True", "Saved")
+    assert status["snapshot"]["uri"] in saved["message"]
+    rig.until("silver", "Ready", "False", "WaitingForRoom")
+    wait_until(lambda: rig.pods("silver") == [], what="the ended pod is gone")
+    rig.delete("golden")
+    status = rig.until_ready("silver", epoch=2)
+    assert "preemptedBy" not in status
+    reasons = [reason for reason, _, _ in rig.events("silver")]
+    assert sorted(set(reasons)) == sorted(reasons), reasons
+    expected = {"Placed", "Started", "Preempted", "Paused", "ContextSaved", "Resumed"}
+    assert expected <= set(reasons)
+
+
+def test_a_snapshot_is_described_by_an_object_of_its_own(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("chat")
+    rig.until_ready("chat")
+    rig.change("chat", {"spec": {"suspend": True}})
+    rig.until("chat", "Paused", "True", "Suspended")
+    (snapshot,) = rig.snapshots()
+    assert snapshot["metadata"]["name"] == "chat-1"
+    assert snapshot["metadata"]["ownerReferences"][0]["name"] == "chat"
+    assert snapshot["spec"]["manifest"] == "manifest-1-1.json"
+    assert snapshot["status"]["conditions"][0]["status"] == "True"
+
+
+def test_suspend_pauses_and_its_end_resumes(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("chat")
+    rig.until_ready("chat")
+    rig.change("chat", {"spec": {"suspend": True}})
+    rig.until("chat", "Paused", "True", "Suspended")
+    ready = rig.until("chat", "Ready", "False", "Suspended")
+    assert "spec.suspend" in ready["message"]
+    rig.change("chat", {"spec": {"suspend": False}})
+    rig.until_ready("chat", epoch=2)
+    rig.change("chat", {"spec": {"suspend": True}})
+    wait_until(
+        lambda: rig.status("chat")["snapshot"]["name"] == "chat-2", what="the second snapshot"
+    )
+    wait_until(lambda: len(rig.snapshots()) == 1, what="the first snapshot is superseded")
+
+
+def test_an_idle_session_is_paused_and_woken(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("chat", idle={"afterSeconds": 60, "action": "Pause"})
+    rig.until_ready("chat")
+    rig.nodes.of("chat").status = {"idleSeconds": 61}
+    rig.until("chat", "Paused", "True", "Idle")
+    rig.until("chat", "Ready", "False", "Idle")
+    rig.nodes.of("chat").status = {}
+    rig.change("chat", {"metadata": {"annotations": {"sojourn.dev/wake": "2099-01-01T00:00:00Z"}}})
+    rig.until_ready("chat", epoch=2)
+
+
+def test_a_deleted_session_leaves_nothing(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("chat")
+    rig.until_ready("chat")
+    rig.nodes.of("chat").hold_end = True
+    rig.delete("chat")
+    rig.until("chat", "Paused", "False", "Deleted")
+    assert rig.session("chat") is not None
+    rig.nodes.of("chat").hold_end = False
+    wait_until(lambda: rig.session("chat") is None, what="the session is gone")
+    wait_until(lambda: rig.pods("chat") == [], what="its pod is gone")
+    assert rig.snapshots() == []
+
+
+def test_retained_snapshots_outlive_their_session(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("chat", snapshot={"policy": "Retain"})
+    rig.until_ready("chat")
+    rig.delete("chat")
+    wait_until(lambda: rig.session("chat") is None, what="the session is gone")
+    (snapshot,) = rig.snapshots()
+    assert "ownerReferences" not in snapshot["metadata"]

@@ -1,0 +1,252 @@
+"""What goes wrong: killed operators, crashing runtimes, drains, lost nodes, wrong specs."""
+
+import pytest
+from kubernetes.client import V1Eviction, V1ObjectMeta
+from operatorrig import NAMESPACE, Operator, Rig, create_model, wait_until
+from sojourn_api import names
+
+pytestmark = pytest.mark.cluster
+
+BIG = {"resources": {"slices": 60, "share": 100}}
+
+
+def failure_report(reason: str, *, retry: bool) -> dict[str, object]:
+    return {
+        "reason": reason,
+        "message": f"models/smollm2: {reason}; look there",
+        "retry": retry,
+        "snapshot": None,
+    }
+
+
+def test_an_operator_killed_during_a_pause_ends_in_the_same_state(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    first = rig.operate()
+    rig.create("silver", **BIG)
+    rig.until_ready("silver")
+    rig.nodes.of("silver").hold_end = True
+    rig.create("golden", **BIG, tier="gold")
+    rig.until("silver", "Paused", "False", "PreemptedByGold")
+    first.kill()
+    rig.nodes.of("silver").hold_end = False
+    wait_until(
+        lambda: rig.core.read_namespaced_pod("silver-1", NAMESPACE).status.phase == "Succeeded",
+        what="the runtime saved and ended while no operator was there",
+    )
+    rig.operate()
+    rig.until_ready("golden")
+    rig.until("silver", "Paused", "True", "PreemptedByGold")
+    assert rig.status("silver")["snapshot"]["tokens"] == 100
+    assert rig.status("silver")["epoch"] == 1
+    assert rig.pods("golden") == ["golden-1"]
+
+
+def test_an_operator_killed_before_anyone_is_paused_keeps_to_its_nomination(rig: Rig) -> None:
+    """Killed as soon as the nomination shows: the same victim ends, and no other."""
+    rig.nodes.add_node("node-a", gpus=2)
+    first = rig.operate()
+    for name in ("one", "two"):
+        rig.create(name, **BIG)
+        rig.until_ready(name)
+        rig.nodes.of(name).hold_end = True
+    rig.create("golden", **BIG, tier="gold")
+    nomination = wait_until(
+        lambda: rig.status("golden").get("nomination"), what="the nomination is written"
+    )
+    first.kill()
+    (victim,) = nomination["victims"]
+    rig.operate()
+    loser = victim.removeprefix(f"{NAMESPACE}/")
+    rig.nodes.of(loser).hold_end = False
+    rig.until_ready("golden")
+    rig.until(loser, "Paused", "True", "PreemptedByGold")
+    other = "two" if loser == "one" else "one"
+    assert rig.condition(other, "Ready")["status"] == "True"
+    assert rig.status(other)["epoch"] == 1
+
+
+def test_the_standby_takes_over_and_is_ready_before(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    first = rig.operate(identity="one")
+    rig.create("early")
+    rig.until_ready("early")
+    second = rig.operate(identity="two")
+    wait_until(lambda: second.get("/readyz") == 200, what="the standby is ready")
+    assert second.metric("sojourn_operator_leader") == 0
+    epoch = first.metric("sojourn_operator_lease_epoch")
+    first.stop()
+    rig.create("late")
+    rig.until_ready("late")
+    assert second.metric("sojourn_operator_leader") == 1
+    assert second.metric("sojourn_operator_lease_epoch") == epoch + 1
+
+
+def test_an_idle_operator_writes_nothing_but_its_lease(rig: Rig) -> None:
+    rig.nodes.add_node("node-a", gpus=4)
+    operator = rig.operate()
+    for number in range(20):
+        rig.create(f"chat-{number}", resources={"slices": 10, "share": 10})
+    for number in range(20):
+        rig.until_ready(f"chat-{number}")
+    leases = 'sojourn_operator_api_writes_total{resource="leases",verb="put"}'
+
+    def writes() -> float:
+        return operator.metric_sum("sojourn_operator_api_writes_total") - operator.metric(leases)
+
+    settled = wait_until(lambda: _unchanged(writes, operator, leases), what="the writes settle")
+    before = operator.metric(leases)
+    wait_until(lambda: operator.metric(leases) >= before + 3, what="three more renewals")
+    assert writes() == settled
+    assert operator.resident_mib() <= 150
+
+
+def _unchanged(writes: object, operator: Operator, leases: str) -> float | None:
+    """The count of writes, if it stood still over one renewal."""
+    assert callable(writes)
+    count, renewals = writes(), operator.metric(leases)
+    wait_until(lambda: operator.metric(leases) > renewals, what="a renewal")
+    return count if count == writes() else None
+
+
+def test_a_failure_that_only_a_change_can_mend_waits_for_the_change(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    rig.nodes.of("chat").crash = True
+    rig.nodes.of("chat").exit_code = 2
+    rig.nodes.of("chat").end = failure_report("ModelNotFound", retry=False)
+    rig.operate()
+    rig.create("chat")
+    ready = rig.until("chat", "Ready", "False", "ModelNotFound")
+    assert "look there" in ready["message"]
+    assert "until the session or its model is changed" in ready["message"]
+    assert rig.status("chat")["failure"]["retry"] is False
+    assert rig.status("chat")["epoch"] == 1
+    rig.nodes.behaviour.pop("chat")
+    group = (names.GROUP, names.VERSION, "llmmodels", "smollm2")
+    rig.custom.patch_cluster_custom_object(*group, {"spec": {"weightBytes": 269_030_017}})
+    status = rig.until_ready("chat", epoch=2)
+    assert status["failures"] == 1
+
+
+def test_a_crash_is_tried_again_with_back_off(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    rig.nodes.of("chat").crash = True
+    rig.nodes.of("chat").end = None
+    rig.operate()
+    rig.create("chat")
+    ready = rig.until("chat", "Ready", "False", "Crashed")
+    assert "tries again in 5 s" in ready["message"]
+    rig.nodes.behaviour.pop("chat")
+    rig.until_ready("chat", epoch=2)
+
+
+def test_a_kubelet_that_refuses_a_pod_is_avoided(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    rig.nodes.of("chat").refuse = "UnexpectedAdmissionError"
+    rig.operate()
+    rig.create("chat")
+    rig.until("chat", "Ready", "False", "UnexpectedAdmissionError")
+    refused = rig.status("chat")["placement"]["node"]
+    rig.nodes.behaviour.pop("chat")
+    rig.nodes.add_node("node-b")
+    status = rig.until_ready("chat", epoch=2)
+    assert (refused, status["node"]) == ("node-a", "node-b")
+
+
+def test_an_eviction_saves_the_context_and_moves_the_session(rig: Rig) -> None:
+    """As `kubectl drain` does it: cordon, then evict."""
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("chat")
+    rig.until_ready("chat")
+    rig.nodes.add_node("node-b")
+    rig.core.patch_node("node-a", {"spec": {"unschedulable": True}})
+    eviction = V1Eviction(metadata=V1ObjectMeta(name="chat-1", namespace=NAMESPACE))
+    rig.core.create_namespaced_pod_eviction("chat-1", NAMESPACE, eviction)
+    status = rig.until_ready("chat", epoch=2)
+    assert status["node"] == "node-b"
+    assert status["snapshot"]["tokens"] == 100
+    assert any(
+        reason == "Paused" and message == "NodeDraining"
+        for reason, message, _ in rig.events("chat")
+    )
+
+
+def test_a_pod_deleted_by_hand_comes_back(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("chat")
+    rig.until_ready("chat")
+    rig.core.delete_namespaced_pod("chat-1", NAMESPACE)
+    assert rig.until_ready("chat", epoch=2)["snapshot"]["epoch"] == 1
+
+
+def test_a_lost_node_is_given_up_and_its_late_pod_is_cleared_away(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("chat")
+    rig.until_ready("chat")
+    rig.nodes.add_node("node-b")
+    rig.nodes.frozen.add("node-a")
+    rig.nodes.set_ready("node-a", ready=False)
+    status = rig.until_ready("chat", epoch=2)
+    assert status["node"] == "node-b"
+    assert "chat-1" in rig.pods("chat")
+    rig.nodes.frozen.clear()
+    rig.nodes.set_ready("node-a", ready=True)
+    wait_until(lambda: rig.pods("chat") == ["chat-2"], what="the old pod ended and is gone")
+    assert rig.condition("chat", "Ready")["status"] == "True"
+
+
+def test_a_pod_that_is_not_scheduled_is_placed_elsewhere(rig: Rig) -> None:
+    rig.settings["pendingSeconds"] = 1
+    rig.nodes.add_node("node-a", slices=80)
+    rig.nodes.starve("node-a")
+    rig.operate()
+    rig.create("chat")
+    rig.until("chat", "Ready", "False", "Unschedulable")
+    rig.nodes.add_node("node-b")
+    assert rig.until_ready("chat", epoch=2)["node"] == "node-b"
+
+
+def test_an_unknown_model_is_named_and_the_session_starts_once_it_is_there(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("chat", model="other")
+    ready = rig.until("chat", "Ready", "False", "UnknownModel")
+    assert "LLMModel other" in ready["message"]
+    create_model(rig, "other")
+    rig.until_ready("chat")
+
+
+def test_a_service_of_someone_else_is_not_taken_over(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    rig.core.create_namespaced_service(
+        NAMESPACE, {"metadata": {"name": "chat"}, "spec": {"ports": [{"port": 80}]}}
+    )
+    rig.operate()
+    rig.create("chat")
+    ready = rig.until("chat", "Ready", "False", "ServiceNameTaken")
+    assert "rename" in ready["message"]
+
+
+def test_a_forbidden_tier_is_refused_with_its_reason(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    tenant = {
+        "apiVersion": names.API_VERSION,
+        "kind": "Tenant",
+        "metadata": {"name": "acme"},
+        "spec": {"namespaces": [NAMESPACE], "tiers": ["silver"]},
+    }
+    rig.custom.create_cluster_custom_object(names.GROUP, names.VERSION, "tenants", tenant)
+    rig.operate()
+    rig.create("golden", tier="gold")
+    rig.until("golden", "Ready", "False", "TierForbidden")
+    rig.create("chat")
+    rig.until_ready("chat")
+    group = (names.GROUP, names.VERSION, "tenants", "acme")
+
+    def used() -> bool:
+        status = rig.custom.get_cluster_custom_object(*group).get("status", {})
+        return bool(status.get("shareUsed") == 100 and status.get("sessions") == 1)
+
+    wait_until(used, what="the tenant's figures")

@@ -9,9 +9,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from localcluster import models
 from openai import AsyncOpenAI
 from sojourn_runtime.engine.request import Finish, Request
 from sojourn_runtime.server.app import Server
@@ -296,6 +298,12 @@ async def serving(session: Talker, *, api_key: str = KEY) -> AsyncIterator[Rig]:
         session.pausing = True
         await server.stop()
         session.stop()
+
+
+@pytest.fixture(scope="session")
+def model_file() -> Path:
+    """SmolLM2-135M, fetched once per machine."""
+    return models.fetch()
 
 
 @pytest.fixture

@@ -5,59 +5,106 @@ while it is being made goes through `book` and `unbook`, and is undone before th
 """
 
 from collections import Counter
+from dataclasses import dataclass, field
 
+from sojourn_operator.plan.books import Books
 from sojourn_operator.plan.need import take_of
 from sojourn_operator.plan.placer import Placer
-from sojourn_operator.plan.state import Mix, Node, Phase, Session, State
+from sojourn_operator.plan.state import Mix, Node, Phase, Place, Session, State
 from sojourn_operator.plan.take import Take
 
 HOLDING = frozenset({Phase.STARTING, Phase.RUNNING, Phase.PAUSING})
 
 
+@dataclass(slots=True)
 class Board:
-    """The ledger. `holders` has each node's sessions with devices, `held` where and what each
-    holds.
+    """The ledger: `held` is what each session holds, `holders` the same by node.
+
+    `pausing`, `unwanted` and `waiting` are the sessions that a plan has to look at.
     """
 
-    def __init__(self, placer: Placer) -> None:
-        self.placer = placer
-        self.holders: dict[str, dict[str, Take]] = {}
-        self.held: dict[str, Take] = {}
-        self._sessions: dict[str, Session] = {}
-        self._nodes: dict[str, Node] = {}
-        self._booked: dict[str, Take] = {}
-        self._mix = Mix()
-        self._supply: Counter[tuple[object, ...]] = Counter()
+    placer: Placer
+    holders: dict[str, dict[str, Take]] = field(default_factory=dict)
+    held: dict[str, Take] = field(default_factory=dict)
+    books: Books = field(default_factory=Books)
+    pausing: set[str] = field(default_factory=set)
+    unwanted: set[str] = field(default_factory=set)
+    waiting: set[str] = field(default_factory=set)
+    _sessions: dict[str, Session] = field(default_factory=dict)
+    _nodes: dict[str, Node] = field(default_factory=dict)
+    _counted: dict[str, Session] = field(default_factory=dict)
+    _dismissed: dict[str, Session] = field(default_factory=dict)
+    _booked: dict[str, tuple[Session, Take]] = field(default_factory=dict)
+    _mix: Mix = field(default_factory=Mix)
+    _supply: Counter[tuple[object, ...]] = field(default_factory=Counter)
 
     def update(self, state: State) -> None:
         """Take over a new state."""
         for key in tuple(self._booked):
             self.unbook(key)
+        for session in self._dismissed.values():
+            self.books.add(session)
+        self._dismissed.clear()
         moved = self._update_nodes(state)
         self._update_mix(state.mix)
         before, self._sessions = self._sessions, dict(state.sessions)
         for key in before.keys() - state.sessions.keys():
             self._release(key)
+            self._sort(key, None)
         for key, session in state.sessions.items():
             old = before.get(key)
-            if old is not session and (old is None or _holding_differs(old, session)):
+            if old is session:
+                continue
+            self._sort(key, session)
+            if old is None or _holding_differs(old, session):
                 self._release(key)
                 self._hold(session)
         for key in moved:
             if key not in self.held and (again := state.sessions.get(key)) is not None:
                 self._hold(again)
 
-    def book(self, key: str, what: Take) -> None:
+    def book(self, session: Session, place: Place) -> None:
         """Count room for a session that this plan places or nominates."""
-        self.unbook(key)
-        self._booked[key] = what
+        self.unbook(session.key)
+        what = self.placer.take_at(place, session.request)
+        self._booked[session.key] = (session, what)
         self.placer.take(what)
+        if session.key not in self.held:
+            self.books.add(session)
 
     def unbook(self, key: str) -> None:
         """Take a booking back, if there is one."""
-        what = self._booked.pop(key, None)
-        if what is not None and what.node in self.placer.rooms:
+        booked = self._booked.pop(key, None)
+        if booked is None:
+            return
+        session, what = booked
+        if what.node in self.placer.rooms:
             self.placer.give(what)
+        if key not in self.held:
+            self.books.add(session, -1)
+
+    def dismiss(self, session: Session) -> None:
+        """Its tenant's share is free from now on in this plan, though its devices are not yet."""
+        if session.key in self.held and session.key not in self._dismissed:
+            self._dismissed[session.key] = self._counted[session.key]
+            self.books.add(self._counted[session.key], -1)
+
+    def _sort(self, key: str, session: Session | None) -> None:
+        """Keep the sets of sessions that every plan looks at."""
+        for kind in (self.pausing, self.unwanted, self.waiting):
+            kind.discard(key)
+        if session is None:
+            return
+        resting = session.suspend or session.deleting
+        if session.phase is Phase.PAUSING:
+            self.pausing.add(key)
+            if session.nomination is not None and not resting:
+                self.waiting.add(key)
+        elif session.phase in HOLDING:
+            if resting:
+                self.unwanted.add(key)
+        elif session.phase is not Phase.FAILED and not resting:
+            self.waiting.add(key)
 
     def _update_mix(self, mix: Mix) -> None:
         """Retune when the mix or the kinds of GPUs have changed: scores follow the state alone."""
@@ -96,6 +143,7 @@ class Board:
         keys = list(self.holders.pop(name, ()))
         for key in keys:
             del self.held[key]
+            self.books.add(self._counted.pop(key), -1)
         return keys
 
     def _hold(self, session: Session) -> None:
@@ -107,6 +155,8 @@ class Board:
             return
         what = take_of(session, room.node)
         self.held[session.key] = what
+        self._counted[session.key] = session
+        self.books.add(session)
         self.holders.setdefault(place.node, {})[session.key] = what
         self.placer.take(what)
 
@@ -115,6 +165,7 @@ class Board:
         if what is not None:
             del self.holders[what.node][key]
             self.placer.give(what)
+            self.books.add(self._counted.pop(key), -1)
 
 
 def _holding_differs(old: Session, new: Session) -> bool:
@@ -122,4 +173,5 @@ def _holding_differs(old: Session, new: Session) -> bool:
         (old.phase in HOLDING) != (new.phase in HOLDING)
         or old.place != new.place
         or old.request != new.request
+        or (old.tenant, old.tier) != (new.tenant, new.tier)
     )

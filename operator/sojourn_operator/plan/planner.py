@@ -3,13 +3,14 @@
 A Planner keeps its ledger and scores between plans and gives the same plan as a new one would.
 """
 
+from collections.abc import Iterator
 from itertools import groupby
 
-from sojourn_operator.plan import claim, stop
-from sojourn_operator.plan.actions import UNKNOWN_TIER, Plan, Reject
+from sojourn_operator.plan import claim, nominate, stop, tenants
+from sojourn_operator.plan.actions import Plan
 from sojourn_operator.plan.board import Board
 from sojourn_operator.plan.placer import Placer
-from sojourn_operator.plan.rank import claim_order, priority_of
+from sojourn_operator.plan.rank import band_of, claim_order, has_aged
 from sojourn_operator.plan.score import Policy
 from sojourn_operator.plan.state import Phase, Session, State
 from sojourn_operator.plan.turn import Turn
@@ -19,47 +20,55 @@ class Planner:
     """Plans one state after another of the same cluster."""
 
     def __init__(self, policy: Policy | None = None) -> None:
-        self._board = Board(Placer(policy))
+        self.board = Board(Placer(policy))
 
     def plan(self, state: State) -> Plan:
         """The actions for this state; a function of the state alone."""
-        self._board.update(state)
-        turn = Turn(state=state, board=self._board)
+        self.board.update(state)
+        turn = Turn(state=state, board=self.board)
         stop.stop_unwanted(turn)
-        moving = stop.drained(turn)
-        waiting = claimants(turn)
-        everyone = sorted([*moving, *waiting], key=lambda one: claim_order(state, one))
-        leaving_home = {session.key for session in moving}
-        for _, band in groupby(everyone, key=lambda one: priority_of(state, one)):
+        moving = {session.key: session for session in stop.drained(turn)}
+        waiting = (state.sessions[key] for key in self.board.waiting)
+        everyone = sorted(
+            [*moving.values(), *waiting], key=lambda session: claim_order(state, session)
+        )
+        for _, band in groupby(everyone, key=lambda session: band_of(state, session)):
             members = list(band)
             for session in members:
-                claim.reserve(turn, session)
-            for session in members:
-                if session.key in leaving_home:
+                nominate.reserve(turn, session)
+            for session in in_turn(turn, members):
+                if session.key in moving:
                     stop.drain(turn, session)
-                elif session.tier not in state.tiers:
-                    message = f"tier {session.tier} does not exist"
-                    turn.actions.append(Reject(session.key, reason=UNKNOWN_TIER, message=message))
                 elif session.phase is not Phase.PAUSING:
                     claim.settle(turn, session)
-        return Plan(
-            actions=tuple(turn.actions),
-            next_deadline=min(turn.deadlines, default=None),
-        )
+        return Plan(tuple(turn.actions), next_deadline=min(turn.deadlines, default=None))
 
 
-def claimants(turn: Turn) -> list[Session]:
-    """Sessions without a place that shall have one, and those on their way to a nominated one."""
-    return [
-        session
-        for session in turn.state.sessions.values()
-        if not session.suspend
-        and not session.deleting
-        and (
-            session.phase in (Phase.WAITING, Phase.PAUSED)
-            or (session.phase is Phase.PAUSING and session.nomination is not None)
+def in_turn(turn: Turn, members: list[Session]) -> Iterator[Session]:
+    """Claimants of one band: those that waited too long, then tenants by use per weight.
+
+    Read one by one: each sees what the ones before it were given.
+    """
+    state = turn.state
+    queues: dict[str, list[Session]] = {}
+    for session in members:
+        if has_aged(state, session):
+            yield session
+        else:
+            owner = session.tenant if session.tenant in state.tenants else ""
+            queues.setdefault(owner, []).append(session)
+    if len(queues) == 1:
+        yield from queues.popitem()[1]
+    for queue in queues.values():
+        queue.reverse()
+    while queues:
+        owner = min(
+            queues,
+            key=lambda name: tenants.turn_order(state, turn.board.books, queues[name][-1]),
         )
-    ]
+        yield queues[owner].pop()
+        if not queues[owner]:
+            del queues[owner]
 
 
 def plan(state: State) -> Plan:

@@ -10,6 +10,13 @@ from sojourn_operator.plan.state import Phase, Session, State, Tier
 LOWEST = -1_000_000_000
 """Priority of a session whose tier is unknown: it claims after all others and pauses nobody."""
 
+AGING = 900.0
+"""Seconds of waiting after which a session goes before younger ones of any tier that can be
+paused.
+
+A guess: well above the minimum run times, so that ages do not drive pauses.
+"""
+
 
 def priority_of(state: State, session: Session) -> int:
     """The priority of the session's tier."""
@@ -17,9 +24,25 @@ def priority_of(state: State, session: Session) -> int:
     return LOWEST if tier is None else tier.priority
 
 
-def claim_order(state: State, session: Session) -> tuple[int, float, str]:
-    """Highest tier first, then oldest."""
-    return (-priority_of(state, session), session.created, session.key)
+def has_aged(state: State, session: Session) -> bool:
+    """Whether it has waited so long that it stands in line with the highest pausable tier."""
+    return session.phase in (Phase.WAITING, Phase.PAUSED) and state.now >= session.since + AGING
+
+
+def band_of(state: State, session: Session) -> int:
+    """The priority by which it claims free room. Whom it may pause, its tier alone decides."""
+    own = priority_of(state, session)
+    tier = state.tiers.get(session.tier)
+    if tier is None or never_paused(tier) or not has_aged(state, session):
+        return own
+    peers = (one.priority for one in state.tiers.values() if not never_paused(one))
+    return max(own, *peers)
+
+
+def claim_order(state: State, session: Session) -> tuple[int, bool, float, str]:
+    """Highest band first, in it those that waited too long, then the oldest."""
+    aged = has_aged(state, session)
+    return (-band_of(state, session), not aged, session.created, session.key)
 
 
 def never_paused(tier: Tier) -> bool:

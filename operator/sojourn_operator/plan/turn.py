@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sojourn_operator.plan.actions import Action
 from sojourn_operator.plan.board import Board
-from sojourn_operator.plan.state import Phase, Place, Request, Session, State
+from sojourn_operator.plan.state import Place, Request, Session, State
 from sojourn_operator.plan.take import Take
 
 
@@ -22,13 +22,20 @@ class Turn:
     leaving: set[str] = field(default_factory=set)
     deadlines: list[float] = field(default_factory=list)
     paused_for: dict[str, str] = field(default_factory=dict)
-    hopeless: set[tuple[Request, str]] = field(default_factory=set)
-    """Requests and tiers for which this plan found no victims: the next of a kind need not look."""
+    unsound: set[str] = field(default_factory=set)
+    """Claimants whose nomination does not hold any more."""
+    hopeless: set[tuple[Request, str, str]] = field(default_factory=set)
+    """Requests of tier and tenant that found no victims: the next of a kind need not look."""
+    missing: dict[Request, tuple[bool, str]] = field(default_factory=dict)
+    """What was said to a request that found no room, for the next of its kind."""
 
     def __post_init__(self) -> None:
-        self.leaving.update(
-            key for key in self.board.held if self.state.sessions[key].phase is Phase.PAUSING
-        )
+        self.leaving.update(self.board.pausing)
+
+    def leave(self, session: Session) -> None:
+        """Count a session as leaving, so that its room and its tenant's share come free."""
+        self.leaving.add(session.key)
+        self.board.dismiss(session)
 
     def look_again(self, when: float) -> None:
         """The plan may differ from this time on."""

@@ -6,8 +6,9 @@ node is found; over several GPUs the node is. What is leaving anyway counts as f
 nothing.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 
 from sojourn_operator.plan.index import tie_of
 from sojourn_operator.plan.need import Need
@@ -19,12 +20,21 @@ from sojourn_operator.plan.take import Take
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A session that may be paused. `rank` is smallest for whoever should go first."""
+    """A session that may be paused. `borrows`: its tenant keeps its guarantee without it."""
 
     session: Session
     what: Take
+    priority: int
+    over: int
+    borrows: bool
     violates: bool
-    rank: tuple[float, ...]
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """Smallest for whoever should go first."""
+        guaranteed, violates = float(not self.borrows), float(self.violates)
+        size, since = self.session.save_bytes, self.session.since
+        return (guaranteed, violates, self.priority, -self.over, size, -since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,33 +48,31 @@ class Claim:
     options: int
 
 
-Cost = tuple[object, ...]
+Cost = tuple[float, ...]
 
 
-def find_claim(
+def find_claims(
     placer: Placer,
-    needs: Iterator[tuple[Room, Need]],
+    needs: Iterable[tuple[Room, Need]],
     *,
     leaving: Callable[[str], list[Take]],
     candidates: Callable[[str], list[Candidate]],
-) -> Claim | None:
-    """The cheapest claim over all given nodes, None if pausing everyone allowed is not enough."""
-    best: tuple[Cost, Place, tuple[Candidate, ...]] | None = None
-    options = 0
+    count: int,
+) -> list[Claim]:
+    """The `count` cheapest claims over all given nodes; none if pausing everyone is not enough."""
+    found: list[tuple[Cost, Place, tuple[Candidate, ...]]] = []
     for room, need in needs:
         name = room.node.name
         going, pausable = leaving(name), candidates(name)
-        if not going and not pausable:
-            continue
-        for place, chosen in claims_on(placer, room, need, going=going, pausable=pausable):
-            options += 1
-            cost = cost_of(chosen, name)
-            if best is None or cost < best[0]:
-                best = (cost, place, chosen)
-    if best is None:
-        return None
-    victims = tuple(one.session for one in best[2])
-    return Claim(place=best[1], victims=victims, options=options)
+        if going or pausable:
+            found += [
+                (cost_of(chosen, place), place, chosen)
+                for place, chosen in claims_on(placer, room, need, going=going, pausable=pausable)
+            ]
+    return [
+        Claim(place=place, victims=tuple(one.session for one in chosen), options=len(found))
+        for _, place, chosen in nsmallest(count, found, key=lambda one: one[0])
+    ]
 
 
 def claims_on(
@@ -111,25 +119,34 @@ def reprieve(
     return tuple(reversed(out))
 
 
-def cost_of(chosen: tuple[Candidate, ...], node: str) -> Cost:
-    """Fewest violated budgets, lowest tier, most over guarantee, fewest bytes, fewest, youngest."""
+def cost_of(chosen: tuple[Candidate, ...], place: Place) -> Cost:
+    """Guaranteed use last; then fewest violated budgets, lowest tier, most over guarantee, fewest
+    bytes, fewest sessions, youngest.
+    """
+    order = (float(tie_of(place.node)), float(place.gpus[0].ordinal if place.gpus else 0))
     if not chosen:
-        return (0,)
+        return (-1.0, *order)
     return (
-        sum(one.violates for one in chosen),
-        max(one.rank[1] for one in chosen),
-        max(one.rank[2] for one in chosen),
+        float(any(not one.borrows for one in chosen)),
+        float(sum(one.violates for one in chosen)),
+        max(one.priority for one in chosen),
+        max(-one.over for one in chosen),
         sum(one.session.save_bytes for one in chosen),
         len(chosen),
         -max(one.session.since for one in chosen),
-        tie_of(node),
+        *order,
     )
 
 
 def candidate(
-    session: Session, what: Take, *, priority: int, over: int, budgets: Mapping[str, int]
+    session: Session,
+    what: Take,
+    *,
+    priority: int,
+    over: int,
+    borrows: bool,
+    budgets: Mapping[str, int],
 ) -> Candidate:
     """A session as a candidate; `over` is its tenant's use above its guarantee."""
     violates = any(budgets.get(name, 1) <= 0 for name in session.budgets)
-    rank = (float(violates), priority, -over, session.save_bytes, -session.since)
-    return Candidate(session=session, what=what, violates=violates, rank=rank)
+    return Candidate(session, what, priority, over, borrows=borrows, violates=violates)

@@ -33,11 +33,20 @@ def size(count: int) -> str:
 
 
 def paused_for(claimant: Session, victim: Session, *, options: int) -> str:
-    """Why this victim."""
-    others = f"cheapest of {options} candidates" if options > 1 else "the only candidate"
+    """Why this victim; without `options` it was chosen in an earlier plan."""
+    others = f"cheapest of {options} candidates, " if options > 1 else ""
+    others = "the only candidate, " if options == 1 else others
     return (
         f"paused for {claimant.key}: needs {asked(claimant.request)}; "
-        f"{others}, {size(victim.save_bytes)} to save"
+        f"{others}{size(victim.save_bytes)} to save"
+    )
+
+
+def moved_for(claimant: Session, victim: Session, home: Place) -> str:
+    """Why this one moves, and where to."""
+    return (
+        f"moved to {at(home)} for {claimant.key}, which needs {asked(claimant.request)}; "
+        f"{size(victim.save_bytes)} to save"
     )
 
 

@@ -19,6 +19,7 @@ from sojourn_operator.plan import (
     Resume,
     Session,
     State,
+    Tenant,
     Wait,
     plan,
 )
@@ -41,7 +42,11 @@ def cluster(rng: random.Random) -> World:
             for i, (model, slices) in enumerate(kinds)
         )
         nodes.append(replace(node(f"n{name}", gpus), cpu_milli=16_000))
-    return World(nodes=nodes, tiers=TIERS)
+    tenants = [
+        Tenant("a", frozenset(PRIORITY), guarantees={"gold": 500, "silver": 300}),
+        Tenant("b", frozenset(PRIORITY), weight=2, quota_slices=rng.choice([None, 120])),
+    ]
+    return World(nodes=nodes, tiers=TIERS, tenants=tenants)
 
 
 def newcomer(rng: random.Random, world: World, number: int) -> Session:
@@ -55,6 +60,7 @@ def newcomer(rng: random.Random, world: World, number: int) -> Session:
         created=world.now,
         since=world.now,
         save_bytes=rng.randint(0, 10**9),
+        tenant=rng.choice(["", "a", "b"]),
     )
 
 

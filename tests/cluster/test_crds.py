@@ -49,6 +49,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "spec": {"session": "good", "epoch": 1, "uri": "file:///store/good", "tokens": 10},
     },
 }
+NAMESPACE_OF_EXAMPLES = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "chats"}}
 PLURALS = {
     "LLMSession": "llmsessions",
     "LLMModel": "llmmodels",
@@ -156,6 +157,8 @@ def test_a_shipped_tier_is_accepted(kinds: Kinds, tier: Any) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda p: p.name)
 def test_an_example_is_accepted(control_plane: Api, kinds: Kinds, path: Path) -> None:
     assert kinds
+    # A dry run makes no namespace for what comes after it in the file.
+    control_plane.kubectl("apply", "-f", "-", stdin=json.dumps(NAMESPACE_OF_EXAMPLES))
     control_plane.kubectl("apply", "--server-side", "--dry-run=server", "-f", str(path))
 
 

@@ -25,6 +25,7 @@ FLAGS = (
     "-O3",
     "-fPIC",
     "-ffp-contract=off",
+    "-fno-math-errno",
     "-fvisibility=hidden",
     "-Wall",
     "-Wextra",
@@ -55,6 +56,12 @@ def source_hash() -> str:
     return digest.hexdigest()[:16]
 
 
+def checkout_library() -> Path:
+    """Where the library of these very sources is kept for a checkout."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "sojourn" / "kernels" / f"{source_hash()}.so"
+
+
 def build(destination: Path) -> Path:
     """Compile the library to `destination`; parallel processes may do so at once, the last
     rename stays.
@@ -80,6 +87,7 @@ def build(destination: Path) -> Path:
             [
                 compiler,
                 "-shared",
+                "-s",
                 "-static-libstdc++",
                 "-static-libgcc",
                 *objects,
@@ -122,14 +130,22 @@ except ImportError:  # a checkout without build tools: only `build` is used
 else:
 
     class KernelsBuildHook(BuildHookInterface):  # type: ignore[misc, type-arg, unused-ignore]
-        """Puts the library beside its sources, and so into the wheel and the editable install."""
+        """Puts the library into the wheel; for an editable install, where a checkout finds it."""
 
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:
             if self.target_name != "wheel":
                 return
-            library = build(SOURCES / LIBRARY)
+            if version == "editable":
+                build(checkout_library())
+                return
+            library = build(Path(self.directory) / LIBRARY)
+            inside = SOURCES.relative_to(Path(__file__).parent) / LIBRARY
+            build_data["force_include"][str(library)] = inside.as_posix()
             build_data["pure_python"] = False
             build_data["tag"] = WHEEL_TAG
-            if version != "editable":
-                inside = library.relative_to(Path(__file__).parent).as_posix()
-                build_data["force_include"][str(library)] = inside
+            self._library = library
+
+        def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+            del version, build_data, artifact_path
+            if hasattr(self, "_library"):
+                self._library.unlink()

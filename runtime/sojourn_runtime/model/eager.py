@@ -29,7 +29,8 @@ class EagerRunner:
 
     block_tokens = BLOCK_TOKENS
 
-    def __init__(self, weights: Weights, *, num_blocks: int, device: str) -> None:
+    def __init__(self, weights: Weights, *, num_blocks: int, device: str, threads: int) -> None:
+        torch.set_num_threads(threads)
         self.config = config = weights.config
         self.weights_digest = weights.digest
         self.block_bytes = config.block_bytes

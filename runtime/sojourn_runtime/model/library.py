@@ -4,7 +4,6 @@ the sources.
 
 import ctypes
 import importlib.util
-import os
 from pathlib import Path
 from types import ModuleType
 
@@ -21,8 +20,7 @@ def load() -> ctypes.CDLL:
     if not _BUILD_SCRIPT.exists():
         return ctypes.CDLL(str(_FOLDER / "libsojourn_kernels.so"))
     script = _build_script()
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    path = home / "sojourn" / "kernels" / f"{script.source_hash()}.so"
+    path: Path = script.checkout_library()
     if not path.exists():
         try:
             script.build(path)

@@ -40,13 +40,14 @@ def make_runner(
     weights: Weights, *, device: str = "cpu", num_blocks: int, threads: int | None = None
 ) -> Runner:
     """A runner over opened weights: `cpu`, or `eager` and `cuda` by torch."""
+    threads = threads or usable_cpus()
     match device:
         case "cpu":
-            return CpuRunner(weights, num_blocks=num_blocks, threads=threads or usable_cpus())
+            return CpuRunner(weights, num_blocks=num_blocks, threads=threads)
         case "eager" | "cuda":
             from sojourn_runtime.model.eager import EagerRunner  # noqa: PLC0415 - imports torch
 
-            return EagerRunner(weights, num_blocks=num_blocks, device=device)
+            return EagerRunner(weights, num_blocks=num_blocks, device=device, threads=threads)
         case _:
             raise InvalidConfiguration(f"device {device!r} is unknown; use cpu, eager or cuda")
 

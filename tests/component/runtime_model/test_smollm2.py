@@ -1,0 +1,104 @@
+"""A real model answers sensibly, in bits that are the same everywhere."""
+
+import hashlib
+import itertools
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from sojourn_runtime.model.cpu import KERNEL_CLASS, CpuRunner
+from sojourn_runtime.model.errors import InvalidConfiguration
+from sojourn_runtime.model.protocol import Interrupted, Segment
+from sojourn_runtime.model.tokenizer import Tokenizer
+
+NewRunner = Callable[..., CpuRunner]
+TEXT = (
+    "The lighthouse keeper counted ships for 40 years. Every evening he wrote the number into a "
+    "book, and every morning he asked himself whether anybody would read it. When the light was "
+    "made automatic, a student found the books: 14,610 evenings, 97,233 ships. She counted how "
+    "many of them had come home, and wrote the first page of what became her life's work about "
+    "the sea, about numbers that nobody asks for, and about the patience of those who keep them."
+)
+BITS = {
+    "cpu-fma-bf16-v1": "76c4b67a93f3341150dd729058e86ba9d99c9d56272730759ccb7b4d8de66611",
+}
+"""What the kernel class promises: the digest of logits and KV of TEXT. New bits are a new class."""
+
+
+def forward(runner: CpuRunner, *segments: Segment) -> npt.NDArray[np.float32]:
+    logits = runner.forward(segments)
+    assert not isinstance(logits, Interrupted)
+    return logits
+
+
+def greedy(runner: CpuRunner, tokens: Sequence[int], count: int) -> list[int]:
+    blocks, made = range(8), list[int]()
+    logits = forward(runner, Segment(tokens, 0, blocks))
+    for position in range(len(tokens), len(tokens) + count):
+        made.append(int(logits[0].argmax()))
+        logits = forward(runner, Segment(made[-1:], position, blocks))
+    return made
+
+
+def digest(runner: CpuRunner, tokens: Sequence[int]) -> str:
+    """Of all logits, and of the KV of the full blocks."""
+    logits = forward(runner, Segment(tokens, 0, (0, 1, 2), "all"))
+    full = len(tokens) // runner.block_tokens
+    return hashlib.sha256(logits.tobytes() + runner.kv[:full].tobytes()).hexdigest()
+
+
+def test_paris_is_the_capital_of_france(new_runner: NewRunner, tokenizer: Tokenizer) -> None:
+    made = greedy(new_runner(), tokenizer.encode("The capital of France is"), 2)
+    assert tokenizer.decode(made).startswith(" Paris")
+
+
+def test_a_chat_is_answered(new_runner: NewRunner, tokenizer: Tokenizer) -> None:
+    prompt = tokenizer.encode_chat([{"role": "user", "content": "What is the capital of Japan?"}])
+    made = greedy(new_runner(threads=2), prompt, 9)
+    assert "Tokyo" in tokenizer.decode(made)
+    assert tokenizer.eos_ids & set(made)
+
+
+@pytest.mark.parametrize("variant", ["avx2", "avx512"])
+def test_the_bits_are_those_of_the_kernel_class(
+    new_runner: NewRunner, tokenizer: Tokenizer, variant: str
+) -> None:
+    try:
+        runner = new_runner(threads=2, variant=variant)
+    except InvalidConfiguration:
+        pytest.skip(f"this processor has no {variant}")
+    tokens = tokenizer.encode(TEXT)
+    assert 64 < len(tokens) < 192
+    assert digest(runner, tokens) == BITS[KERNEL_CLASS]
+
+
+@pytest.mark.parametrize("cuts", [(37,), (37, 64), (100,), (1, 2, 90)])
+def test_chunks_equal_one_pass(
+    new_runner: NewRunner, tokenizer: Tokenizer, cuts: tuple[int, ...]
+) -> None:
+    tokens, blocks = tokenizer.encode(TEXT)[:101], (0, 1)
+    chunked, whole = new_runner(threads=2), new_runner()
+    expected = forward(whole, Segment(tokens, 0, blocks, "all"))
+    parts = [
+        forward(chunked, Segment(tokens[begin:end], begin, blocks, "all"))
+        for begin, end in itertools.pairwise([0, *cuts, len(tokens)])
+    ]
+    assert np.concatenate(parts).tobytes() == expected.tobytes()
+    assert chunked.kv.tobytes() == whole.kv.tobytes()
+
+
+def test_a_warm_start_imports_neither_torch_nor_gguf(model_file: Path, weights_cache: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from sojourn_runtime.model.runner import open_runner\n"
+        f"open_runner({str(model_file)!r}, cache_dir=Path({str(weights_cache)!r}), num_blocks=1)\n"
+        "print(*sorted({'torch', 'gguf', 'jinja2', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == ""

@@ -184,6 +184,11 @@ class Keeper:
             if not entry.saved and entry.name not in self.saver.blocks
         ]
 
+    @property
+    def sync_seconds(self) -> float:
+        """Time spent in fsync so far."""
+        return self._store.sync_seconds
+
     def close(self) -> None:
         self.saver.close()
         self.journal.close()

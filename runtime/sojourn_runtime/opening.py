@@ -4,9 +4,11 @@ The one place that joins settings and `model/`; imported when the port is bound 
 that is heavy hangs from here.
 """
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from sojourn_runtime.grammar import Grammars
 from sojourn_runtime.model.errors import ModelError
 from sojourn_runtime.model.runner import make_runner
 from sojourn_runtime.model.sampling import sample
@@ -59,6 +61,18 @@ def open_model(settings: Settings) -> Model:
         sample=sample,
         eos=tokenizer.eos_ids,
         context_length=context,
+        grammars=_grammars(weights, tokenizer),
+    )
+
+
+def _grammars(weights: Weights, tokenizer: ChatTokenizer) -> Grammars | None:
+    """Structured output, where its library is installed."""
+    if find_spec("llguidance") is None:
+        return None
+    return Grammars(
+        weights.tokenizer.tokenizer_json,
+        vocabulary=tokenizer.vocab_size,
+        eos=tokenizer.eos_ids,
     )
 
 

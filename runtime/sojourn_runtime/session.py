@@ -147,6 +147,7 @@ class Session:
             worker = self._restore(model)
             self._loop(worker, begin)
             self._end(self._save(worker))
+            worker.keeper.close()  # told first: what is left is tidying
         except (ContextError, ModelError) as error:
             self._end(self._failed(error.reason, str(error), retry=error.retry))
         except Exception as error:
@@ -238,7 +239,7 @@ class Session:
 
     def _serve(self, *, tokens: int, seconds: float) -> None:
         if tokens:
-            self._resumed = {"tokens": tokens, "restoreMs": round(seconds * 1000, 3)}
+            self._resumed = {"tokens": tokens, "restoreMs": _ms(seconds)}
         self._ready_at = time.monotonic()
         if self._pause_at is None:
             self._phase = "Serving"
@@ -280,14 +281,18 @@ class Session:
             if not stream.done:
                 stream.close("Pausing")
         running = len(worker.outputs)
+        synced = worker.keeper.sync_seconds
         facts = worker.keeper.save(worker.scheduler, worker.model.runner.kv)
         saved = time.perf_counter()
+        times = {
+            "stopMs": _ms(stopped - (self._pause_at or stopped)),
+            "saveMs": _ms(saved - stopped),
+            "syncMs": _ms(worker.keeper.sync_seconds - synced),
+        }
         worker.arbiter.close()
-        worker.keeper.close()
-        stop = stopped - (self._pause_at or stopped)
-        return self._paused(facts, requests=running, stop=stop, save=saved - stopped)
+        return self._paused(facts, requests=running, times=times)
 
-    def _paused(self, facts: Facts | None, *, requests: int, stop: float, save: float) -> Ending:
+    def _paused(self, facts: Facts | None, *, requests: int, times: dict[str, float]) -> Ending:
         inexact = self._opened.keeper.inexact if self._opened else ""
         words = {
             "v": 1,
@@ -295,8 +300,7 @@ class Session:
             "message": f"session {self.config.name} is paused, its context is saved",
             **({"snapshot": facts.to_json()} if facts else {}),
             "requests": requests,
-            "stopMs": round(stop * 1000, 3),
-            "saveMs": round(save * 1000, 3),
+            **times,
             "exact": not inexact,
             "exactReason": inexact,
         }
@@ -319,7 +323,8 @@ class Session:
             self._end(self._failed(error.reason, str(error), retry=error.retry))
             return
         if self._opened is None:
-            self._end(self._paused(_facts(loaded, self.config.store), requests=0, stop=0, save=0))
+            times = {"stopMs": 0.0, "saveMs": 0.0, "syncMs": 0.0}
+            self._end(self._paused(_facts(loaded, self.config.store), requests=0, times=times))
 
     def _end(self, ending: Ending) -> None:
         with self._settled:
@@ -389,6 +394,13 @@ class Session:
         if params.seed is None:
             params = replace(params, seed=secrets.randbits(63))
         return replace(request, params=params)
+
+    def check_grammar(self, text: str) -> None:
+        """ValueError if a structured output of this form cannot be had; Refused if none can."""
+        grammars = self._now().model.grammars
+        if grammars is None:
+            raise Refused("UnsupportedParameter", "structured output", retry=False)
+        grammars.check(text)
 
     def cancel(self, request_id: str) -> None:
         stream = self._streams.get(request_id)
@@ -517,6 +529,10 @@ class Session:
                 "snapshot_bytes": keeper.facts.bytes if keeper.facts else 0,
             }
         return values
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
 
 
 class _Values(Mapping[str, Json]):

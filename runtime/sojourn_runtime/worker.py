@@ -70,6 +70,15 @@ class Grammar(Protocol):
     def push(self, token: int, /) -> None: ...
 
 
+class Grammars(Protocol):
+    """`grammar.Grammars`."""
+
+    def check(self, text: str) -> None:
+        """ValueError if the grammar cannot be followed; the first call may take a second."""
+
+    def __call__(self, text: str) -> Grammar: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """An opened model, whatever computes it."""
@@ -82,7 +91,7 @@ class Model:
     """`model.sampling.sample`, or one of its signature."""
     eos: frozenset[int]
     context_length: int
-    grammars: Callable[[str], Grammar] | None = None
+    grammars: Grammars | None = None
 
 
 @dataclass(slots=True)

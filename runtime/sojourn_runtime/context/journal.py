@@ -82,12 +82,11 @@ class Journal:
             self.bytes += len(records)
 
     def turn(self, log: Log) -> Log:
-        """From now on write to `log`; returns the former one, to be synced and closed."""
+        """From now on write to `log`; returns the former one, to be closed."""
         with self.lock:
             former, self._log, self.bytes = self._log, log, 0
             return former
 
     def close(self) -> None:
         with self.lock:
-            self._log.sync()
             self._log.close()

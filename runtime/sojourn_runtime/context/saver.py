@@ -146,7 +146,7 @@ class Saver:
         return found
 
     def wait(self) -> None:
-        """Until every job is done; raises the error of a failed one."""
+        """Until all is written that was asked for; raises the error of a failed job."""
         with self._idle:
             self._idle.wait_for(lambda: not self._outstanding)
         self._raise()
@@ -163,7 +163,7 @@ class Saver:
     def _do(self, job: Callable[[], None]) -> None:
         with self._idle:
             self._outstanding += 1
-        self._jobs.put(job)
+        self._jobs.put(lambda: self._counted(job))
 
     # -- the saver's thread --
 
@@ -174,10 +174,20 @@ class Saver:
                     job()
             except Exception as error:  # noqa: BLE001 - raised again in the engine's thread
                 self._error = error
-            finally:
-                with self._idle:
-                    self._outstanding -= 1
-                    self._idle.notify_all()
+            if self._error is not None:
+                self._release_all()
+
+    def _counted(self, job: Callable[[], None]) -> None:
+        job()
+        with self._idle:
+            self._outstanding -= 1
+            self._idle.notify_all()
+
+    def _release_all(self) -> None:
+        """Nothing will be written any more: who waits gets the error."""
+        with self._idle:
+            self._outstanding = 0
+            self._idle.notify_all()
 
     def _write(self, name: str, blocks: list[tuple[Entry, bytes | memoryview]], size: int) -> None:
         offset = 0
@@ -209,8 +219,7 @@ class Saver:
             blocks=self._texts.values(),
         ).encode()
         if captured.former_log is not None:
-            captured.former_log.sync()
-            captured.former_log.close()
+            captured.former_log.close()  # not synced: this manifest holds what it says
         self._store.swap(expected=self._newest, name=commit.manifest, data=data)
         former, self._former = self._former, commit.manifest
         self._newest = commit.manifest
@@ -229,7 +238,7 @@ class Saver:
         )
         self._results.put(Committed(facts, tuple(self._fresh), dropped))
         self._fresh, self._new_bytes = [], 0
-        self._collect(former)
+        self._jobs.put(lambda: self._collect(former))  # nobody waits for it
 
     def _drop(self, needed: frozenset[bytes]) -> tuple[bytes, ...]:
         """Forget the oldest segments that no running request uses, until the rest fits."""

@@ -1,9 +1,9 @@
 """Where a saved context lives: a folder, or another place that can keep two promises.
 
 `put` writes an object that must not exist yet; `swap` commits a manifest only while the expected
-one is the newest, so that of two processes with one session, one is told that it is stale. Both are
-durable on return. Plus reading, deleting, and a log that can be appended to. What the objects mean
-belongs to `snapshot` and `journal`.
+one is the newest, so that of two processes with one session, one is told that it is stale. When
+`swap` returns, the manifest and all that was put before are durable. Plus reading, deleting, and a
+log that can be appended to. What the objects mean belongs to `snapshot` and `journal`.
 """
 
 import errno
@@ -30,10 +30,7 @@ class Log(Protocol):
     """An object that grows."""
 
     def append(self, data: bytes) -> None:
-        """On return the data survives the death of this process."""
-
-    def sync(self) -> None:
-        """On return it survives the death of the machine as well."""
+        """On return the data survives the death of this process, not that of the machine."""
 
     def close(self) -> None: ...
 
@@ -121,7 +118,6 @@ class FileStore:
         path = self._folder / name
         with _named(path, "write"), self._draft(name, parts) as draft:
             os.link(draft, path)  # unlike a rename, refuses to replace
-        self._sync_folder()
         return sum(len(part) for part in parts)
 
     def swap(self, *, expected: str, name: str, data: bytes) -> None:
@@ -130,17 +126,16 @@ class FileStore:
             if found != expected:
                 raise _stale(found, expected=expected, uri=self.uri)
             self.put(name, [data])
+            self._sync_folder()  # makes the names of earlier objects durable, too
 
     def log(self, name: str) -> "FileLog":
-        log = FileLog(self._folder / name, self)
-        self._sync_folder()
-        return log
+        return FileLog(self._folder / name)
 
     def delete(self, name: str) -> None:
         with _named(self._folder / name, "delete"):
             (self._folder / name).unlink(missing_ok=True)
 
-    def sync(self, descriptor: int) -> None:
+    def _sync(self, descriptor: int) -> None:
         """Fsync with the time it took."""
         begin = time.perf_counter()
         os.fsync(descriptor)
@@ -154,7 +149,7 @@ class FileStore:
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
             try:
                 _write_all(descriptor, parts)
-                self.sync(descriptor)
+                self._sync(descriptor)
             finally:
                 os.close(descriptor)
             yield draft
@@ -165,7 +160,7 @@ class FileStore:
         with _named(self._folder, "sync"):
             descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                self.sync(descriptor)
+                self._sync(descriptor)
             finally:
                 os.close(descriptor)
 
@@ -195,9 +190,8 @@ def _write_all(descriptor: int, parts: Sequence[bytes | memoryview]) -> None:
 class FileLog:
     """A file opened for appending; the kernel has what `append` returned from."""
 
-    def __init__(self, path: Path, store: FileStore) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._store = store
         with _named(path, "open"):
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._descriptor = os.open(path, flags, 0o640)
@@ -205,10 +199,6 @@ class FileLog:
     def append(self, data: bytes) -> None:
         with _named(self._path, "append"):
             _write_all(self._descriptor, [data])
-
-    def sync(self) -> None:
-        with _named(self._path, "sync"):
-            self._store.sync(self._descriptor)
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -289,9 +279,6 @@ class MemoryLog:
     def append(self, data: bytes) -> None:
         with self._files.open(self._path, "ab") as file:
             file.write(data)
-
-    def sync(self) -> None:
-        pass
 
     def close(self) -> None:
         pass

@@ -210,6 +210,7 @@ def test_the_last_two_good_snapshots_stay_and_the_rest_goes(store: Store) -> Non
     writer = saver(store)
     for number in range(1, 6):
         commit(writer, number)
+    writer.close()
     names = set(store.names()) - {"lock"}
     assert names == {"manifest-1-4.json", "manifest-1-5.json"} | {
         f"segment-1-{number}.kv" for number in range(1, 6)
@@ -220,7 +221,9 @@ def test_a_claim_keeps_the_snapshot_that_it_builds_on(store: Store) -> None:
     writer = saver(store)
     commit(writer, 1)
     commit(writer, 2)
-    commit(saver(store, epoch=2))
+    claim = saver(store, epoch=2)
+    commit(claim)
+    claim.close()
     assert {"manifest-1-2.json", "manifest-2-1.json"} <= set(store.names())
     assert len(load(store).blocks) == 2
 

@@ -73,6 +73,7 @@ def start(binaries: Mapping[str, Path], *, forwarded_port: int) -> ControlPlane:
             f"--service-account-private-key-file={credentials.service_accounts.key}",
             f"--root-ca-file={authority.pair.certificate}",
             "--use-service-account-credentials",
+            "--pvclaimbinder-sync-period=1s",  # 15 s by default, and claims wait for it at times
             "--node-monitor-grace-period=20s",  # 50 s by default: tests wait for dead nodes
             "--controllers=*,-node-ipam-controller",  # pod ranges are fixed
         ],

@@ -62,6 +62,7 @@ class Operator:
     def __init__(self, config: Config, *, identity: str, on_end: Callable[[], None]) -> None:
         client = api.connect()
         self._on_end = on_end
+        self._identity = identity
         self._stop_watching = threading.Event()
         # Not in the main thread: there kopf would take the signals, and take its time.
         self._watches = threading.Thread(target=self._watch, name="watches", daemon=True)
@@ -114,6 +115,8 @@ class Operator:
                     settings=settings(self._cache),
                     standalone=True,
                     clusterwide=True,
+                    # Else kopf asks for the user's name, which a container's uid need not have.
+                    identity=self._identity,
                     stop_flag=self._stop_watching,
                 )
             )

@@ -43,7 +43,12 @@ PAGE_BYTES: Final = PAGE_WORDS * WORD
     W_SERVED,  # ns computed, in all
     W_CREDIT,  # virtual time of the turns: ns divided by share
     W_YIELDED,  # ns waited for others, in all
-) = range(11)
+    W_ALLOC_AT,  # monotonic ns of the next four; 0 while the owner has never told them
+    W_ALLOC_RESERVED,  # bytes that the owner's allocator holds
+    W_ALLOC_USED,  # of them, in use
+    W_ALLOC_SPLIT,  # of them, idle and not to be given back: parts of blocks in use
+    W_ALLOC_LARGEST,  # the largest idle block
+) = range(PAGE_WORDS)
 
 INDEX_WORDS: Final = 8
 INDEX_BYTES: Final = INDEX_WORDS * WORD
@@ -96,10 +101,22 @@ class Tier:
 
 
 @dataclass(frozen=True, slots=True)
+class Allocator:
+    """What a runtime says of its own memory allocator, in bytes, and when (monotonic ns)."""
+
+    at_ns: int
+    reserved: int
+    used: int
+    inactive_split: int
+    largest_free: int
+
+
+@dataclass(frozen=True, slots=True)
 class PageState:
     """One page at one moment, for reports; on the latency path `Watch` reads single words."""
 
-    raised: bool
+    flag: int
+    """Counts changes: the same odd number in two looks is one and the same rise."""
     since_ns: int
     beat_ns: int
     steps: int
@@ -110,6 +127,11 @@ class PageState:
     credit: int
     yielded_ns: int
     locked: bool
+    allocator: Allocator | None
+
+    @property
+    def raised(self) -> bool:
+        return bool(self.flag & 1)
 
 
 # ---------------------------------------------------------------- locks
@@ -255,7 +277,7 @@ def read_open(fd: int, *, path: Path) -> PageState:
     if words[W_MAGIC] != MAGIC:
         raise ArbiterError(f"{path}: layout {words[W_MAGIC]:#x}, this release reads {MAGIC:#x}")
     return PageState(
-        raised=bool(words[W_FLAG] & 1),
+        flag=words[W_FLAG],
         since_ns=words[W_SINCE],
         beat_ns=words[W_BEAT],
         steps=words[W_STEPS],
@@ -266,6 +288,7 @@ def read_open(fd: int, *, path: Path) -> PageState:
         credit=words[W_CREDIT],
         yielded_ns=words[W_YIELDED],
         locked=locked,
+        allocator=Allocator(*words[W_ALLOC_AT:]) if words[W_ALLOC_AT] else None,
     )
 
 
@@ -347,6 +370,15 @@ class Page:
     def yielded(self, waited_ns: int) -> None:
         """Account a wait for others, which metrics show."""
         self._words[W_YIELDED] += waited_ns
+
+    def allocator(
+        self, *, reserved: int, used: int, inactive_split: int, largest_free: int
+    ) -> None:
+        """Publish the allocator's figures, in bytes; now and then, not at every step."""
+        words = self._words
+        words[W_ALLOC_RESERVED], words[W_ALLOC_USED] = reserved, used
+        words[W_ALLOC_SPLIT], words[W_ALLOC_LARGEST] = inactive_split, largest_free
+        words[W_ALLOC_AT] = time.monotonic_ns()
 
     @property
     def words(self) -> memoryview:

@@ -13,7 +13,7 @@ from typing import Final
 
 from sojourn_api import arbiter
 
-from sojourn_deviceplugin import health, registry, slices
+from sojourn_deviceplugin import conduct, health, registry, slices
 from sojourn_deviceplugin._proto import deviceplugin_v1beta1_pb2 as pb
 from sojourn_deviceplugin.config import Config, DeviceNodes
 from sojourn_deviceplugin.facts import GpuFacts, NodeFacts, Xid
@@ -71,12 +71,7 @@ class Node:
                 self._offer(Offer(gpu=gpu, verdict=waiting))
 
     def _open(self, gpu: registry.Known) -> None:
-        config = self.config
-        limits = arbiter.Limits(
-            stale_ns=config.stale_milliseconds * 1_000_000,
-            hold_ns=config.hold_seconds * 1_000_000_000,
-        )
-        slots = Slots(config.arbiter_dir / gpu.uuid, limits)
+        slots = Slots(self.config.arbiter_dir / gpu.uuid, self.limits)
         self._slots[gpu.ordinal] = slots
         self._ledger.restore(slots.restore(gpu.ordinal), now_ns=self._clock())
 
@@ -278,6 +273,24 @@ class Node:
         with self._lock:
             offers = tuple(self._offers[o] for o in sorted(self._offers))
             return self._facts, offers, tuple(self._ledger.grants)
+
+    def pages(self) -> dict[int, dict[str, conduct.Seen]]:
+        """The pages of all grants, by GPU and slot."""
+        found: dict[int, dict[str, conduct.Seen]] = {}
+        for grant in self.snapshot()[2]:
+            page = self.page(grant)
+            if page is not None:
+                seen = conduct.Seen(priority=grant.tier.priority, page=page)
+                found.setdefault(grant.ordinal, {})[grant.slot] = seen
+        return found
+
+    @property
+    def limits(self) -> arbiter.Limits:
+        """What readers of the pages go by."""
+        return arbiter.Limits(
+            stale_ns=self.config.stale_milliseconds * 1_000_000,
+            hold_ns=self.config.hold_seconds * 1_000_000_000,
+        )
 
     def page(self, grant: Grant) -> arbiter.PageState | None:
         """The arbiter page of a grant, None if it has none or its pod spoilt it."""

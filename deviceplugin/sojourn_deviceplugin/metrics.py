@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from sojourn_api.arbiter import PageState
 
 from sojourn_deviceplugin import fragmentation
 from sojourn_deviceplugin.facts import NodeFacts
@@ -16,6 +17,21 @@ from sojourn_deviceplugin.ledger import Grant
 from sojourn_deviceplugin.offers import Offer
 
 Snapshot = tuple[NodeFacts, tuple[Offer, ...], tuple[Grant, ...]]
+
+ALLOCATOR_FRESH_NS = 60_000_000_000
+"""Figures older than this are unknown."""
+
+GRANT_GAUGES = {
+    "slices": "Slices granted.",
+    "priority": "Priority that the grant may claim.",
+    "share": "Compute share, in thousandths of an A100.",
+    "flag_raised": "1 while the pod has its flag up.",
+    "alive": "1 while a process owns the page.",
+    "allocator_reserved_bytes": "In-process: what the runtime's allocator holds.",
+    "allocator_used_bytes": "In-process: of it, in use.",
+    "allocator_inactive_split_bytes": "In-process: of it, idle parts of blocks in use.",
+    "allocator_largest_free_bytes": "In-process: the largest idle block.",
+}
 
 BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1, 5)
 
@@ -52,6 +68,12 @@ class Metrics:
         self._xids = Counter(
             "sojourn_deviceplugin_xids", "XID events.", ["uuid", "xid"], registry=self.registry
         )
+        self._offences = Counter(
+            "sojourn_arbiter_offending_steps",
+            "Steps begun under a higher tier's flag.",
+            ["gpu"],
+            registry=self.registry,
+        )
         self._errors = Counter(
             "sojourn_deviceplugin_errors",
             "Failed calls to the kubelet or the API server.",
@@ -71,6 +93,9 @@ class Metrics:
 
     def xid(self, uuid: str, number: int) -> None:
         self._xids.labels(uuid, str(number)).inc()
+
+    def offended(self, ordinal: int, steps: int) -> None:
+        self._offences.labels(str(ordinal)).inc(steps)
 
     def failed(self, to: str) -> None:
         self._errors.labels(to).inc()
@@ -93,6 +118,59 @@ class NodeGauges(Collector):
         facts, offers, grants = self._snapshot()
         yield from _gpus(facts, offers, grants)
         yield from _fragments(facts, offers, grants)
+
+
+class GrantGauges(Collector):
+    """What each grant's page says: waits, steps, and the allocator's inside while it is fresh."""
+
+    def __init__(
+        self, snapshot: Callable[[], Snapshot], page: Callable[[Grant], PageState | None]
+    ) -> None:
+        self._snapshot = snapshot
+        self._page = page
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ["gpu", "namespace", "pod"]
+        families = {
+            name: GaugeMetricFamily(f"sojourn_grant_{name}", text, labels=labels)
+            for name, text in GRANT_GAUGES.items()
+        }
+        waited = CounterMetricFamily(
+            "sojourn_arbiter_yielded_seconds", "Time waited for others.", labels=labels
+        )
+        steps = CounterMetricFamily("sojourn_arbiter_steps", "Steps begun.", labels=labels)
+        for grant in self._snapshot()[2]:
+            page = self._page(grant)
+            if grant.holder is None or page is None:
+                continue
+            key = (str(grant.ordinal), grant.holder.namespace, grant.holder.pod)
+            waited.add_metric(key, page.yielded_ns / 1e9)
+            steps.add_metric(key, page.steps)
+            for name, value in _grant_values(grant, page).items():
+                families[name].add_metric(key, value)
+        yield from (waited, steps, *families.values())
+
+
+def _grant_values(grant: Grant, page: PageState) -> dict[str, float]:
+    values: dict[str, float] = {
+        "slices": grant.slices,
+        "priority": grant.tier.priority,
+        "share": grant.tier.share,
+        "flag_raised": int(page.raised),
+        "alive": int(page.locked),
+    }
+    inside = page.allocator
+    if inside is not None and time.monotonic_ns() - inside.at_ns < ALLOCATOR_FRESH_NS:
+        values |= {
+            "allocator_reserved_bytes": inside.reserved,
+            "allocator_used_bytes": inside.used,
+            "allocator_inactive_split_bytes": inside.inactive_split,
+            "allocator_largest_free_bytes": inside.largest_free,
+        }
+    return values
 
 
 def held_slices(grants: Iterable[Grant], ordinal: int) -> int:
@@ -179,8 +257,3 @@ def _fragments(
             remaining.add_metric((gpu.uuid, profile.name), profile.remaining)
             ideal.add_metric((gpu.uuid, profile.name), profile.ideal)
     yield from (remaining, ideal)
-
-
-def since(start: float) -> float:
-    """Seconds since a `perf_counter` reading."""
-    return time.perf_counter() - start

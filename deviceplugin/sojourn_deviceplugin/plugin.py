@@ -9,10 +9,11 @@ import threading
 import time
 from typing import Final
 
+from sojourn_deviceplugin import conduct
 from sojourn_deviceplugin.config import Config
 from sojourn_deviceplugin.core import Node, Turn
 from sojourn_deviceplugin.kube import Access, Kube
-from sojourn_deviceplugin.metrics import Metrics, NodeGauges
+from sojourn_deviceplugin.metrics import GrantGauges, Metrics, NodeGauges
 from sojourn_deviceplugin.node import Publisher
 from sojourn_deviceplugin.nvml import Nvml
 from sojourn_deviceplugin.podresources import PodResources, PodResourcesError
@@ -36,6 +37,7 @@ class Plugin:
         self.metrics = Metrics()
         self.node = Node(config)
         self.metrics.watch(NodeGauges(self.node.snapshot))
+        self.metrics.watch(GrantGauges(self.node.snapshot, self.node.page))
         self.registrar = Registrar(self.node, self.metrics)
         self._reader = Reader(
             Nvml(process_names=config.process_names),
@@ -51,6 +53,9 @@ class Plugin:
         self._claims_at = 0.0
         self._kubelet_error = ""
         self._silent = False
+        self._pages: dict[int, dict[str, conduct.Seen]] = {}
+        self._offenders: set[tuple[int, str]] = set()
+        """Told of once: an event for each look would be a flood."""
         self._end = threading.Event()
 
     def start(self) -> None:
@@ -82,6 +87,7 @@ class Plugin:
         """One round."""
         self._look_at_kubelet()  # first: what is granted decides what is foreign
         self._look_at_gpus()
+        self._look_at_conduct()
         if self.publisher is not None:
             for grant in self.node.promote(self.publisher.pods):
                 log.info(
@@ -120,6 +126,25 @@ class Plugin:
             text = f"gpu-{turn.ordinal} ({turn.uuid}): {after.message or 'can be trusted'}"
             self.publisher.tell(reason=reason, message=text, warning=not after.healthy)
 
+    def _look_at_conduct(self) -> None:
+        """Report grants that computed under a higher tier's flag since the last look."""
+        pages, now, limits = self.node.pages(), time.monotonic_ns(), self.node.limits
+        names = {(g.ordinal, g.slot): g.holder for g in self.node.snapshot()[2]}
+        for ordinal, after in pages.items():
+            before = self._pages.get(ordinal, {})
+            for offence in conduct.offences(before, after, now_ns=now, limits=limits):
+                self.metrics.offended(ordinal, offence.steps)
+                holder = names.get((ordinal, offence.slot))
+                pod = f"{holder.namespace}/{holder.pod}" if holder else f"slot {offence.slot}"
+                extra = {"gpu": ordinal, "pod": pod, "steps": offence.steps}
+                log.warning("computed under a higher tier's flag", extra=extra)
+                text = f"gpu-{ordinal}: {pod} computed {offence.steps} steps under a higher flag"
+                if self.publisher is not None and (ordinal, offence.slot) not in self._offenders:
+                    self.publisher.tell(reason="YieldIgnored", message=text, warning=True)
+                self._offenders.add((ordinal, offence.slot))
+        self._offenders &= set(names)
+        self._pages = pages
+
     def _look_at_kubelet(self) -> None:
         try:
             listing = self._resources.listing()
@@ -151,5 +176,5 @@ class Plugin:
 
     @property
     def ready(self) -> bool:
-        """Whether the kubelet knows our resources and NVML has been asked once."""
-        return self.registrar.complete and self._reader.latest().session > 0
+        """Whether NVML has been asked and the kubelet knows our resources."""
+        return self.node.snapshot()[0].session > 0 and self.registrar.complete

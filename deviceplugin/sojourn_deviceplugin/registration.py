@@ -7,6 +7,7 @@ restart is seen. Serves before it registers, since the kubelet calls back meanwh
 import logging
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ API_VERSION: Final = "v1beta1"
 LOOK_SECONDS: Final = 0.1
 """Looking at an inode costs 2 us; the limit for being back is a second."""
 RETRY_SECONDS: Final = 0.5
+AT_ONCE: Final = 4
 CALL_SECONDS: Final = 10
 """The kubelet dials back within its own 10 s."""
 
@@ -53,12 +55,15 @@ class Registrar(threading.Thread):
         self._registered: dict[int, Identity] = {}
         self._retry: dict[int, float] = {}
         self._last_error: dict[int, str] = {}
+        self._busy: set[int] = set()
+        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="register")
         self._end = threading.Event()
 
     def run(self) -> None:
         while not self._end.is_set():
             self.look()
             self._end.wait(LOOK_SECONDS)
+        self._pool.shutdown(cancel_futures=True)
         for endpoint in self._endpoints.values():
             endpoint.stop()
 
@@ -74,27 +79,39 @@ class Registrar(threading.Thread):
         )
 
     def look(self) -> None:
-        """Bring servers and registrations to what they should be; cheap when they are."""
+        """Bring servers and registrations to what they should be; cheap when they are.
+
+        Each GPU is served apart, so that one whose call hangs keeps no other waiting.
+        """
         kubelet = identity(self._kubelet)
         for ordinal in self._node.ordinals():
-            if time.monotonic() < self._retry.get(ordinal, 0):
-                continue
-            try:
-                endpoint = self._serve(ordinal)
-                if kubelet is not None and self._registered.get(ordinal) != kubelet:
-                    self._register(endpoint)
-                    self._registered[ordinal] = kubelet
-                    self._last_error.pop(ordinal, None)
-            except (SocketError, grpc.RpcError) as error:
-                self._failed(ordinal, error)
+            endpoint = self._endpoints.get(ordinal)
+            serving = endpoint is not None and endpoint.alive
+            registered = kubelet is None or self._registered.get(ordinal) == kubelet
+            late = time.monotonic() >= self._retry.get(ordinal, 0)
+            if late and ordinal not in self._busy and not (serving and registered):
+                self._busy.add(ordinal)
+                self._pool.submit(self._bring, ordinal, kubelet)
+
+    def _bring(self, ordinal: int, kubelet: Identity | None) -> None:
+        try:
+            endpoint = self._serve(ordinal)
+            if kubelet is not None:
+                self._register(endpoint)
+                self._registered[ordinal] = kubelet
+                self._last_error.pop(ordinal, None)
+        except (SocketError, grpc.RpcError) as error:
+            self._failed(ordinal, error)
+        finally:
+            self._busy.discard(ordinal)
 
     def _serve(self, ordinal: int) -> Endpoint:
         endpoint = self._endpoints.get(ordinal)
         if endpoint is not None and endpoint.alive:
             return endpoint
         if endpoint is not None:
-            endpoint.stop()
             self._registered.pop(ordinal, None)
+            endpoint.stop()
         endpoint = Endpoint(self._node, ordinal, self._folder, self._metrics)
         self._endpoints[ordinal] = endpoint
         return endpoint

@@ -4,6 +4,7 @@ No NVML and no API server behind any of these calls.
 """
 
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Iterator
@@ -108,7 +109,9 @@ class Endpoint:
 
     def __init__(self, node: Node, ordinal: int, folder: Path, metrics: Metrics) -> None:
         self.ordinal = ordinal
-        self.path = folder / f"sojourn-gpu-{ordinal}.sock"
+        # A name of its own for each server: gRPC removes a server's socket some time after it has
+        # stopped, which must not hit the one that came after.
+        self.path = folder / f"sojourn-gpu-{ordinal}.{secrets.token_hex(3)}.sock"
         self._service = Service(node, ordinal, metrics)
         self._node = node
         self._server = grpc.server(
@@ -117,7 +120,8 @@ class Endpoint:
         )
         rpc.add_DevicePluginServicer_to_server(self._service, self._server)
         try:
-            self.path.unlink(missing_ok=True)
+            for stale in folder.glob(f"sojourn-gpu-{ordinal}.*sock"):
+                stale.unlink(missing_ok=True)
             self._server.add_insecure_port(f"unix:{self.path}")
             self._server.start()
             self._inode = self.path.stat().st_ino

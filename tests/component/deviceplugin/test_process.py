@@ -1,19 +1,14 @@
 """The plugin as a process of its own: killed, signalled, measured, asked with --check."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
-import yaml
+from deviceprocess import Process
 from devicerig import until
 from fakekubelet import Kubelet, running
 from fakenvml import machine as fake
@@ -22,77 +17,6 @@ from sojourn_api import arbiter, names
 GPU0 = names.gpu_resource(0)
 RESIDENT_MIB = 64
 """What the chart's request promises for the whole process."""
-
-
-class Process:
-    """Starts `python -m sojourn_deviceplugin` over a fake machine and a fake kubelet."""
-
-    def __init__(self, folder: Path, library: Path, kubelet: Kubelet) -> None:
-        self.folder = folder
-        self.kubelet = kubelet
-        self.machine = fake.Machine(folder / "scenario.json", gpus=[fake.gpu(0)])
-        self.machine.write()
-        self.settings = {
-            "kubeletDir": str(folder),
-            "arbiterDir": str(folder / "run"),
-            "stateDir": str(folder / "state"),
-            "deviceNodes": "none",
-            "publish": False,
-            "metricsPort": 0,
-        }
-        self._environment = os.environ | {
-            "LD_LIBRARY_PATH": str(library.parent),
-            "FAKE_NVML_SCENARIO": str(self.machine.path),
-        }
-        self.running: subprocess.Popen[str] | None = None
-        self.port = 0
-
-    def command(self, *more: str) -> list[str]:
-        file = self.folder / "config.yaml"
-        file.write_text(yaml.safe_dump(self.settings))
-        module = [sys.executable, "-m", "sojourn_deviceplugin", "run", "--config", str(file)]
-        return [*module, *more]
-
-    def start(self) -> None:
-        self.running = subprocess.Popen(
-            self.command(), env=self._environment, stderr=subprocess.PIPE, text=True
-        )
-        assert self.running.stderr is not None
-        for line in self.running.stderr:
-            entry = json.loads(line)
-            if entry["message"] == "started":
-                self.port = entry["port"]
-                return
-        pytest.fail("ended before it started")
-
-    def run(self, *more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(*more),
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=30,
-        )
-
-    def kill(self, number: int = signal.SIGKILL) -> int:
-        assert self.running is not None
-        self.running.send_signal(number)
-        code = self.running.wait(10)
-        assert self.running.stderr is not None
-        self.running.stderr.close()
-        self.running = None
-        return code
-
-    def get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}") as answer:
-            text: str = answer.read().decode()
-            return text
-
-    def resident_mib(self) -> float:
-        assert self.running is not None
-        size: int = psutil.Process(self.running.pid).memory_info().rss
-        return size / 2**20
 
 
 @pytest.fixture

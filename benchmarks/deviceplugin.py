@@ -1,0 +1,266 @@
+"""What the device plugin costs: Allocate beside an empty call, restarts, memory, the arbiter.
+
+Starts the real plugin over the fake NVML and the fake kubelet of the tests. Prints one JSON object
+(`--out FILE` writes it). About three minutes on two cores.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "cluster"))
+
+import arbiterplayers  # noqa: E402
+import grpc  # noqa: E402
+from deviceprocess import Process  # noqa: E402
+from devicerig import until  # noqa: E402
+from fakekubelet import Kubelet, running  # noqa: E402
+from fakenvml import machine as fake  # noqa: E402
+from sojourn_api import arbiter, names  # noqa: E402
+from sojourn_deviceplugin._proto import deviceplugin_v1beta1_pb2 as pb  # noqa: E402
+from sojourn_deviceplugin._proto import deviceplugin_v1beta1_pb2_grpc as rpc  # noqa: E402
+
+CALLS = 3000
+GPUS = 8
+H200_141 = 145_200
+"""MiB of memory that make 141 slices of 1 GiB."""
+
+
+@contextmanager
+def node(gpus: int, mib: int) -> Iterator[Process]:
+    with tempfile.TemporaryDirectory(prefix="dp", dir="/tmp") as folder:
+        library = fake.build(Path(folder))
+        with running(Kubelet(Path(folder))) as kubelet:
+            process = Process(Path(folder), library, kubelet)
+            process.machine.gpus = [fake.gpu(n, name=fake.H200, mib=mib) for n in range(gpus)]
+            process.machine.write()
+            process.start()
+            try:
+                yield process
+            finally:
+                process.machine.delays = {}
+                process.machine.write()
+                process.kill()
+
+
+def all_known(process: Process, slices: int) -> Callable[[], bool]:
+    return lambda: all(
+        process.kubelet.allocatable(names.gpu_resource(n)) == slices
+        for n in range(len(process.machine.gpus))
+    )
+
+
+def percentiles(samples: list[float]) -> dict[str, float]:
+    cuts = statistics.quantiles(samples, n=100)
+    return {"p50Ms": round(cuts[49] * 1e3, 3), "p99Ms": round(cuts[98] * 1e3, 3)}
+
+
+def calls(process: Process) -> dict[str, Any]:
+    """Allocate and an empty call in turn, on the same connection."""
+    empty, allocate = [], []
+    (socket,) = process.kubelet.folder.glob("sojourn-gpu-3.*sock")
+    with grpc.insecure_channel(f"unix:{socket}") as channel:
+        stub = rpc.DevicePluginStub(channel)
+        uuid8 = fake.uuid(3).removeprefix("GPU-")[:8]
+        dice = random.Random(1)
+        for _ in range(CALLS):
+            ids = [f"{uuid8}-{n}" for n in dice.sample(range(141), 12)]
+            wish = pb.ContainerAllocateRequest(devices_ids=ids)
+            request = pb.AllocateRequest(container_requests=[wish])
+            begin = time.perf_counter()
+            stub.GetDevicePluginOptions(pb.Empty())
+            middle = time.perf_counter()
+            stub.Allocate(request)
+            end = time.perf_counter()
+            empty.append(middle - begin)
+            allocate.append(end - middle)
+    nothing, given = percentiles(empty), percentiles(allocate)
+    ratio = {key: round(given[key] / nothing[key], 2) for key in nothing}
+    return {"calls": CALLS, "empty": nothing, "allocate": given, "ratio": ratio}
+
+
+def latency() -> dict[str, Any]:
+    with node(GPUS, H200_141) as process:
+        until(all_known(process, 141))
+        calls(process)  # warm up
+        quiet = calls(process)
+        process.machine.delays = {"*": 5000}
+        process.machine.write()
+        hanging = calls(process)
+        return {"gpus": GPUS, "slices": 141, "quiet": quiet, "nvmlHangs5s": hanging}
+
+
+def lists() -> dict[str, Any]:
+    """16 GPUs of 288 slices: how long until the kubelet has counted all, and how long the list."""
+    begin = time.monotonic()
+    with node(16, 288 * 1024 + 1024) as process:
+        until(all_known(process, 288), seconds=30)
+        took = time.monotonic() - begin
+        size = pb.ListAndWatchResponse(
+            devices=[
+                pb.Device(ID=device, health="Healthy")
+                for device in process.kubelet.devices(names.gpu_resource(0))
+            ]
+        ).ByteSize()
+        return {"startToCounted": round(took, 2), "bytesPerList": size}
+
+
+def registrations(rounds: int = 100) -> dict[str, Any]:
+    with node(GPUS, H200_141) as process:
+        until(all_known(process, 141))
+        times = []
+        for _ in range(rounds):
+            process.kubelet.restart()
+            times.append(until(all_known(process, 141)))
+        within = sum(took <= 1 for took in times)
+        return {
+            "restarts": rounds,
+            "withinOneSecond": within,
+            "medianSeconds": round(statistics.median(times), 3),
+            "slowestSeconds": round(max(times), 3),
+        }
+
+
+def memory(allocations: int = 10_000) -> dict[str, Any]:
+    with node(GPUS, H200_141) as process:
+        until(all_known(process, 141))
+        sizes = [process.resident_mib()]
+        for n in range(allocations):
+            pod = process.kubelet.admit(f"s-{n}", {names.gpu_resource(n % GPUS): 12})
+            process.kubelet.finish(pod)
+            if n % 1000 == 999:
+                sizes.append(process.resident_mib())
+        return {"allocations": allocations, "residentMiB": [round(size, 1) for size in sizes]}
+
+
+def pages(folder: Path, *tiers: arbiter.Tier) -> None:
+    index = arbiter.create_index(folder)
+    for number, tier in enumerate(tiers, start=1):
+        arbiter.create_grant(folder, str(number), tier)
+    arbiter.bump(index)
+
+
+def check_cost(grants: int, looks: int = 200_000) -> float:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        folder = Path(name)
+        pages(folder, *[arbiter.Tier(priority=2500)] * grants)
+        watch = arbiter.Watch(folder)
+        watch.higher_raised(0)
+        begin = time.perf_counter()
+        for _ in range(looks):
+            watch.higher_raised(0)
+        took = time.perf_counter() - begin
+        watch.close()
+        return round(took / looks * 1e6, 3)
+
+
+def player(role: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, arbiterplayers.__file__, role, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+
+
+def said(process: "subprocess.Popen[str]") -> dict[str, Any]:
+    assert process.stdout is not None
+    line: dict[str, Any] = json.loads(process.stdout.readline())
+    return line
+
+
+def order() -> dict[str, Any]:
+    """Silver's steps of 200 us under Gold's 10,000 requests of 100 us, in two processes."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        folder = Path(name)
+        pages(folder, arbiter.Tier(priority=2500), arbiter.Tier(priority=1000))
+        with (
+            player("silver", folder, 2, 5, 200) as silver,
+            player("gold", folder, 1, 10_000) as gold,
+        ):
+            said(silver), said(gold)
+            up, steps = said(gold), said(silver)
+    late, stops = 0, []
+    for look, seen, end in zip(steps["looks"], steps["seen"], steps["ends"], strict=True):
+        before = bisect_right(up["rises"], look) - 1
+        late += before >= 0 and look > up["rises"][before] and seen < up["falls"][before]
+        during = bisect_right(up["rises"], end) - 1
+        if during >= 0 and look < up["rises"][during] < end:
+            stops.append((end - up["rises"][during]) / 1e3)
+    return {
+        "requests": 10_000,
+        "stepsBegunUnderAFlag": int(late),
+        "flagToStepsEndUs": {
+            "p50": round(statistics.median(stops), 1),
+            "p99": round(statistics.quantiles(stops, n=100)[98], 1),
+        },
+        "stepUs": 200,
+    }
+
+
+def fairness(seconds: int = 5) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        folder = Path(name)
+        slice_ns = 20_000_000
+        shares = (1000, 2000)
+        pages(folder, *[arbiter.Tier(1000, share=s, time_slice_ns=slice_ns) for s in shares])
+        one, two = (player("equal", folder, slot, seconds, 5000) for slot in (1, 2))
+        with one, two:
+            said(one), said(two)
+            for process in (one, two):
+                assert process.stdin is not None
+                process.stdin.write("go\n")
+                process.stdin.flush()
+            first, second = said(one)["computed"], said(two)["computed"]
+        return {"shares": shares, "ratio": round(second / first, 3)}
+
+
+def riot(rounds: int = 1000) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        with player("riot", name, rounds, 11) as process:
+            result = said(process)
+        return {"blows": rounds} | result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, help="write the JSON here, too")
+    options = parser.parse_args()
+    commit = subprocess.run(
+        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    report = {
+        "commit": commit,
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}",
+        "allocate": latency(),
+        "lists": lists(),
+        "registration": registrations(),
+        "memory": memory(),
+        "arbiter": {
+            "lookUs": {"1": check_cost(1), "16": check_cost(16)},
+            "order": order(),
+            "riot": riot(),
+            "fairness": fairness(),
+        },
+    }
+    text = json.dumps(report, indent=1)
+    print(text)
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

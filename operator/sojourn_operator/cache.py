@@ -1,7 +1,7 @@
-"""What was seen of the cluster, typed, and nothing else: fed by watches, by relists and by our own writes.
+"""What was seen of the cluster, typed: fed by watches, by relists and by our own writes.
 
 The answer of a write goes in here at once, so the next look sees it (an assume-cache for free). Of
-two versions of one object the later counts, whichever way it came; what was deleted does not return.
+two versions of one object the later counts, whichever way it came; what was deleted stays gone.
 """
 
 import logging
@@ -54,7 +54,7 @@ class _Entry(Generic[T]):
 
 
 class Table(Generic[T]):
-    """All objects of one kind by "namespace/name"; an object that cannot be parsed counts as absent."""
+    """All objects of a kind by "namespace/name"; one that cannot be parsed counts as absent."""
 
     def __init__(
         self,

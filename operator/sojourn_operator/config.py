@@ -1,6 +1,6 @@
 """The operator's settings: one YAML file (the chart's ConfigMap), parsed once at start.
 
-No flags and no environment here (see `cli`). An unknown key is an error, since it is a typing mistake.
+No flags and no environment here (see `cli`). An unknown key is an error: a typing mistake.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ class Config:
     pending_seconds: float = 60.0
     """How long a pod may stay Pending before its session is placed elsewhere."""
     store_bytes_per_second: int = 200 * MIB
-    """What a pause may count on when the grace period is computed. A guess: a modest network disk."""
+    """What a pause may count on for its grace period. A guess: a modest network disk."""
     relist_seconds: float = 300.0
 
     @property

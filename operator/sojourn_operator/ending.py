@@ -82,7 +82,7 @@ def refused(scene: Scene, reason: str, message: str) -> Step:
 
 
 def lost(scene: Scene, reason: str, message: str) -> Step:
-    """The step after the session's pod or node vanished: what was committed last is what is left."""
+    """The step after the session's pod or node vanished: what was committed last is left."""
     runtime = scene.runtime
     known = runtime.snapshot if runtime and runtime.snapshot else scene.status.snapshot
     kept = "the last checkpoint and the journal in the store are found at the next start"

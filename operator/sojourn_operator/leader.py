@@ -19,7 +19,7 @@ from sojourn_operator.kinds import LEASES, Kind
 LEASE_SECONDS: Final = 15
 """How long others wait for a leader that says nothing (the figure of kube-controller-manager)."""
 SAFE_SECONDS: Final = LEASE_SECONDS - TIMEOUT_SECONDS - 1
-"""A side effect begun so long after the last renewal still ends within the Lease; 1 s for clock rate."""
+"""A side effect begun so long after a renewal still ends within the Lease; 1 s for clock rates."""
 RENEW_SECONDS: Final = 2.0
 
 log = logging.getLogger(__name__)

@@ -38,26 +38,35 @@ def where(placement: SessionPlacement) -> str:
 
 def _placed(scene: Scene, *, reason: str) -> Step:
     pod = scene.present
-    leaving = ending.pause_reason(scene.status)
-    deleting = scene.session.meta.deleting
     if pod is None:
-        if leaving or deleting:
-            return ending.not_started(scene)
-        if reason == reasons.PLACING:
-            return Step(scene.status, create=True)
-        return ending.lost(scene, reasons.POD_LOST, "its pod vanished without a trace of its end")
+        return _without_pod(scene, reason=reason)
     if pod.ended(scene.now):
         return ending.record(scene, pod)
     if scene.lost:
         message = f"node {_node(scene)} has not been ready for too long; the session moves on"
         return ending.lost(scene, reasons.NODE_LOST, message)
+    leaving = _leaving(scene, pod)
     if leaving:
         return _pausing(scene, pod, reason=leaving)
-    if deleting:
-        return _pausing(scene, pod, reason=reasons.DELETED)
-    if pod.deleting:
-        return _pausing(scene, pod, reason=ending.cause(pod, cordoned=scene.cordoned))
     return _serving(scene, pod) if pod.ready else _starting(scene, pod)
+
+
+def _without_pod(scene: Scene, *, reason: str) -> Step:
+    if ending.pause_reason(scene.status) or scene.session.meta.deleting:
+        return ending.not_started(scene)
+    if reason == reasons.PLACING:
+        return Step(scene.status, create=True)
+    return ending.lost(scene, reasons.POD_LOST, "its pod vanished without a trace of its end")
+
+
+def _leaving(scene: Scene, pod: Pod) -> str:
+    """Why its pod is ending or has to; empty if it may stay."""
+    asked = ending.pause_reason(scene.status)
+    if asked:
+        return asked
+    if scene.session.meta.deleting:
+        return reasons.DELETED
+    return ending.cause(pod, cordoned=scene.cordoned) if pod.deleting else ""
 
 
 def _unplaced(scene: Scene) -> Step:
@@ -67,7 +76,11 @@ def _unplaced(scene: Scene) -> Step:
         return Step(scene.status)
     if not pod.ended(scene.now):
         return Step(scene.status, delete=() if pod.deleting else (pod,))
-    return ending.late(scene, pod) if pod.held else Step(scene.status)
+    if pod.held:
+        return ending.late(scene, pod)
+    # A failed pod is kept for its logs until the next start, or until the session shall rest.
+    rests = scene.session.spec.suspend and not pod.deleting
+    return Step(scene.status, delete=(pod,) if rests else ())
 
 
 def _with_leftovers(scene: Scene, step: Step) -> Step:

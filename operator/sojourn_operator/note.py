@@ -1,4 +1,4 @@
-"""A fact to be told as an event, and what makes it the same fact. Values only; `act.events` tells them."""
+"""A fact to be told as an event, and what makes it the same fact; `act.events` tells it."""
 
 import hashlib
 from dataclasses import dataclass

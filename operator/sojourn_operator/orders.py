@@ -1,4 +1,4 @@
-"""What a plan's action means for a session's status: placed, nominated, told to pause, told to wait.
+"""What an action means for a session's status: placed, nominated, told to pause or to wait.
 
 Pure. The status is written before the action is carried out, so that a restart goes on from there.
 """
@@ -63,12 +63,9 @@ def told_to_pause(
     reason: str,
     message: str,
     now: float,
-    nomination: Nomination | None = None,
 ) -> SessionStatus:
     """The pause and who asked for it, before the pod is told to end."""
-    status = dataclasses.replace(
-        session.status, preempted_by=by, nomination=nomination or session.status.nomination
-    )
+    status = dataclasses.replace(session.status, preempted_by=by)
     return conditions.judged(
         status,
         Verdict(READY, FALSE, reasons.PAUSING, message),
@@ -79,7 +76,7 @@ def told_to_pause(
 
 
 def waiting(session: Session, *, reason: str, message: str, now: float) -> SessionStatus:
-    """Why it has no place, in the plan's words. A failure stays what a failed session tells first."""
+    """Why it has no place, in the plan's words; a failed session tells of its failure first."""
     if reason == actions.BACK_OFF and session.status.failure is not None:
         return session.status
     shown = reasons.WAITING_FOR_ROOM if reason in FOR_ROOM else reason

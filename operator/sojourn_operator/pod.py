@@ -1,6 +1,6 @@
 """A session's pod as it is seen: raw object in, frozen facts out.
 
-Pure, and only of pods: how one is built is said in `act.pods`, what follows from its state in `life`.
+Pure, and only of pods: `act.pods` says how one is built, `life` what follows from its state.
 """
 
 import json
@@ -21,7 +21,7 @@ from sojourn_api.reader import Invalid, Reader
 from sojourn_operator.clock import seconds
 
 FORCED_SECONDS: Final = 30.0
-"""After a forced deletion the kubelet is given this long to report the end. A guess; it needs two."""
+"""After a forced deletion the kubelet has so long to report the end. A guess; it needs two."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Asks each runtime how it does, over HTTP, and keeps what is settled: target met, exact, idle.
 
-Fast-changing numbers stay in the runtime's own metrics. A runtime that does not answer keeps its last
-facts: whether it is Ready is the kubelet's probe to say. Nothing is decided here.
+Fast-changing numbers stay in the runtime's own metrics. A runtime that does not answer keeps its
+last facts: whether it is Ready is the kubelet's probe to say. Nothing is decided here.
 """
 
 import logging
@@ -16,7 +16,7 @@ from sojourn_api.names import PATH_STATUS, PORT, TARGET_MET
 from sojourn_api.objects import IdleAction, LatencyMetric
 
 from sojourn_operator import metrics, reasons
-from sojourn_operator.act.status import FALSE, TRUE, UNKNOWN, Verdict
+from sojourn_operator.act.status import FALSE, TRUE, Verdict
 from sojourn_operator.cache import Cache
 from sojourn_operator.report import RuntimeStatus, parse_status
 from sojourn_operator.scene import Runtime
@@ -150,12 +150,10 @@ def _vote(answer: RuntimeStatus, target: Target) -> str:
 
 def _verdict(
     vote: str, answer: RuntimeStatus, target: Target, *, before: Verdict | None
-) -> Verdict:
-    """The condition for an agreed vote; its figures are those of the turn, or each poll were a write."""
-    if before is not None and before.reason == vote:
-        return before
-    if vote == reasons.NO_TRAFFIC:
-        return Verdict(TARGET_MET, UNKNOWN, vote, "no requests lately")
+) -> Verdict | None:
+    """The condition for an agreed vote; with figures of each poll, each poll were a write."""
+    if vote == reasons.NO_TRAFFIC or (before is not None and before.reason == vote):
+        return None if vote == reasons.NO_TRAFFIC else before
     measured = answer.latency.of(target.metric) or 0.0
     side = "within" if vote == reasons.MET else "above"
     text = (

@@ -22,7 +22,7 @@ SERVICE_TAKEN: Final = "ServiceNameTaken"
 
 # Placed.
 PLACING: Final = "Placing"
-"""The place is written down and the pod may not exist yet: the only reason under which it is created."""
+"""The place is written down; only under this reason is its pod created."""
 PLACED: Final = "Placed"
 
 # Paused. `RUNNING` is the only reason of Paused=False that does not mean a pause under way.

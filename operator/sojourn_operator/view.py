@@ -1,4 +1,4 @@
-"""From what was seen to what the plan decides from: sessions, nodes, tiers and tenants of one moment.
+"""From what was seen to what the plan decides from: sessions, nodes and tiers of one moment.
 
 Pure. No defaults of the API and no decisions; derived figures (slices of a session without a wish,
 its share, its back-off) are computed here, each in one function.
@@ -19,6 +19,7 @@ from sojourn_api.objects import (
     Nomination,
     Session,
     SessionPlacement,
+    SessionStatus,
     Spreading,
     Tenant,
     Tier,
@@ -54,6 +55,14 @@ class World:
     """By the pod's uid."""
     lost_node_seconds: float = 60.0
     pending_seconds: float = 60.0
+
+    def pods_of(self, key: str) -> list[Pod]:
+        return [pod for pod in self.pods.values() if pod.key == key]
+
+    @property
+    def owners(self) -> Mapping[str, Tenant]:
+        """Whose each namespace is."""
+        return tenants_by_namespace(self.tenants.values())
 
     def pods_by_session(self) -> dict[str, list[Pod]]:
         found: dict[str, list[Pod]] = {}
@@ -189,7 +198,7 @@ def share_of(session: Session, tier: Tier | None, tenant: Tenant | None) -> int:
 
 
 def slice_bytes(gpu_nodes: Iterable[GpuNode]) -> int:
-    """The size of a slice: the smallest in use, so that a derived number of slices is never short."""
+    """The size of a slice: the smallest in use, so that a derived number is never short."""
     sizes = [gpu.slice_bytes for node in gpu_nodes for gpu in node.gpus]
     return min(sizes, default=DEFAULT_SLICE_BYTES)
 
@@ -298,7 +307,7 @@ def _avoid(session: Session, *, now: float) -> tuple[str, ...]:
 
 REFUSALS: Final = frozenset({reasons.UNSCHEDULABLE, "UnexpectedAdmissionError", "NodeAffinity"})
 AVOID_SECONDS: Final = 60.0
-"""For so long a node that refused a start is left out: its ledger needs a while to be true again."""
+"""So long is a node left out that refused a start: its ledger needs a while to be true."""
 
 
 def _held_request(held: SessionPlacement, model: Model | None) -> plan.Request:
@@ -369,13 +378,16 @@ def _strays(world: World) -> dict[str, dict[int, int]]:
     for pod in world.pods.values():
         seen = world.sessions.get(pod.key)
         status = seen.session.status if seen else None
-        placed = status is not None and conditions.of(status, PLACED).status == TRUE
-        if pod.ended(world.now) or not pod.node or (placed and pod.epoch == status.epoch):
+        if pod.ended(world.now) or not pod.node or (status and _speaks_of(status, pod)):
             continue
         slices = found.setdefault(pod.node, {})
         for ordinal, count in pod.slices.items():
             slices[ordinal] = slices.get(ordinal, 0) + count
     return found
+
+
+def _speaks_of(status: SessionStatus, pod: Pod) -> bool:
+    return conditions.of(status, PLACED).status == TRUE and pod.epoch == status.epoch
 
 
 def _tier(tier: Tier) -> plan.Tier:

@@ -1,1 +1,1 @@
-"""The hands of the operator: each module writes one kind of thing to the cluster, and decides nothing."""
+"""The hands of the operator: each module writes one kind of thing, and decides nothing."""

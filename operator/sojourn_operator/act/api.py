@@ -1,7 +1,8 @@
 """HTTP to the API server: raw objects in and out, over the `kubernetes` client's connection.
 
 No typed models of the client (they would cost an idle operator some 20 MiB), no hidden retries (the
-loop comes round again), no decisions. What went wrong is one of three exceptions that name the object.
+loop comes round again), no decisions. What went wrong is one of three exceptions that name the
+object.
 """
 
 import json
@@ -90,7 +91,7 @@ class Api:
         return self._write("PUT", kind, kind.path(meta.get("namespace", ""), meta["name"]), body)
 
     def apply(self, kind: Kind, body: Raw, *, subresource: str = "") -> Raw:
-        """Server-side apply. `metadata.uid` must be given: else one would create what was deleted."""
+        """Server-side apply. Without `metadata.uid` it would create anew what was deleted."""
         meta = body["metadata"]
         path = kind.path(meta.get("namespace", ""), meta["name"], subresource)
         query = {"fieldManager": MANAGER_OPERATOR, "force": "true"}

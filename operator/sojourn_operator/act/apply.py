@@ -1,7 +1,8 @@
-"""Carries out steps and orders: writes to the API server, in an order that survives a crash anywhere.
+"""Carries out steps and orders: writes to the API server, in an order that survives any crash.
 
-No decisions: what is written was computed by `life`, `ending` and `orders`. Each answer goes into the
-cache, and each write is fenced. Errors are the loop's to handle, except refusals of a pod: those are facts.
+No decisions: what is written was computed by `life`, `ending` and `orders`. Each answer goes into
+the cache, and each write is fenced. Errors are the loop's to handle, except refusals of a pod:
+those are facts.
 """
 
 import logging
@@ -57,6 +58,8 @@ class Hands:
 
     def write_status(self, session: Session, status: SessionStatus) -> None:
         """By server-side apply, if it differs from what is there."""
+        if status == session.status:
+            return
         wanted = status_to_raw(status)
         if wanted == status_to_raw(session.status):
             return
@@ -64,7 +67,7 @@ class Hands:
         self._cache.sessions.offer(self._api.apply(SESSIONS, body, subresource="status"))
 
     def hold(self, session: Session) -> None:
-        """Our finalizer: from its first start on, a session's end is a matter of more than its object."""
+        """Our finalizer: from its first start on, a session is more than its object."""
         if FINALIZER_SESSION in session.meta.finalizers:
             return
         body = {"metadata": {**_identity(session), "finalizers": [FINALIZER_SESSION]}}
@@ -86,6 +89,7 @@ class Hands:
         if not self._serve(scene):
             return
         start = pods.Start(session, model, tier, placement, session.status.epoch, tenant)
+        raw: Raw | None
         try:
             raw = self._api.create(PODS, pods.build(start, config=self._config))
         except ConflictError:

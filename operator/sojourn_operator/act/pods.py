@@ -1,6 +1,6 @@
 """The pod of one start of a session, as a value; and what a user's template may not say.
 
-Pure: nobody is asked, nothing is created. Everything here passes the `restricted` Pod Security level.
+Pure: nobody is asked, nothing is created. All of it passes the `restricted` Pod Security level.
 """
 
 import json
@@ -83,21 +83,42 @@ def grace_seconds(start: Start, *, config: Config) -> int:
 
 def template_problem(template: Mapping[str, object]) -> str:
     """Why this pod template cannot be merged, naming the field; empty if it can."""
+    checks = (_env_problem, _key_problem, _volume_problem, _mount_problem, _resource_problem)
+    return next((problem for check in checks if (problem := check(template))), "")
+
+
+def _env_problem(template: Mapping[str, object]) -> str:
     for entry in _items(template, "env"):
         name = str(entry.get("name", ""))
         if name.startswith(RESERVED_ENV):
             return f"spec.template.env: {name} is set by the operator; remove it"
+    return ""
+
+
+def _key_problem(template: Mapping[str, object]) -> str:
     for field in ("labels", "annotations"):
         for key in _strings(template, field):
             if key.startswith(OURS) or key == MANAGED_BY:
                 return f"spec.template.{field}: {key} is set by the operator; remove it"
+    return ""
+
+
+def _volume_problem(template: Mapping[str, object]) -> str:
     for entry in _items(template, "volumes"):
         if entry.get("name") in (STORE_VOLUME, MODELS_VOLUME):
             return f"spec.template.volumes: {entry['name']} is the operator's; choose another name"
+    return ""
+
+
+def _mount_problem(template: Mapping[str, object]) -> str:
     for entry in _items(template, "volumeMounts"):
         path = str(entry.get("mountPath", "")).rstrip("/")
         if any(path == ours or path.startswith(f"{ours}/") for ours in OUR_MOUNTS):
             return f"spec.template.volumeMounts: {path} is used by the operator; mount elsewhere"
+    return ""
+
+
+def _resource_problem(template: Mapping[str, object]) -> str:
     for amounts in _mapping(template, "resources").values():
         for resource in amounts if isinstance(amounts, Mapping) else ():
             if str(resource).startswith(names.RESOURCE_PREFIX):
@@ -152,7 +173,7 @@ def _spec(start: Start, template: Mapping[str, object], *, config: Config) -> Ra
     priority_class = template.get("priorityClassName") or config.priority_class_name
     if priority_class:
         # kube-scheduler must not preempt by its own rules. The API server takes this only with a
-        # class that says the same; without any class the priority is 0, which preempts nothing of ours.
+        # class that says the same; without a class the priority is 0, which preempts none of ours.
         spec |= {"priorityClassName": priority_class, "preemptionPolicy": "Never"}
     return spec
 

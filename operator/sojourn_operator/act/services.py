@@ -1,4 +1,4 @@
-"""The Service that gives a session one address through all its pods. Pure: a value, nothing created."""
+"""The Service that gives a session one address through all its pods. Pure: nothing is created."""
 
 from typing import Any
 

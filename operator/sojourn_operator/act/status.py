@@ -1,4 +1,4 @@
-"""Conditions, merged: a transition time moves only when the status does, and all five are always sent.
+"""Conditions, merged: a transition time moves only with the status, and all five are always sent.
 
 Pure. What the conditions shall say is decided in `life`; who writes them is `act.apply`.
 """

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT / "tests" / "cluster"), str(Path(__file__).resolve().parent)]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "cluster"))
 
 from kubernetes import config as kubernetes_config
 from kubernetes.client import CoreV1Api
@@ -21,6 +21,8 @@ from nodeactor import NodeActor
 from operatorrig import NAMESPACE, Rig, clean, create_model
 
 __all__ = ["control_plane"]
+
+ROOT = Path(__file__).resolve().parents[3]
 
 PRIORITY_CLASS = """
 apiVersion: scheduling.k8s.io/v1

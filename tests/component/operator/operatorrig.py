@@ -17,9 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
-ROOT = Path(__file__).resolve().parents[3]
-
 from kubernetes.client import ApiException, CoreV1Api, CustomObjectsApi
 from kubernetes.client.api_client import ApiClient
 from localcluster.loopback import Api as ControlPlane
@@ -41,6 +38,7 @@ from sojourn_operator.kinds import (
     Kind,
 )
 
+ROOT = Path(__file__).resolve().parents[3]
 Raw = dict[str, Any]
 NAMESPACE = "team"
 WAIT_SECONDS = 30.0
@@ -180,17 +178,18 @@ class Rig:
 
     def session(self, name: str) -> Raw | None:
         try:
-            return self.custom.get_namespaced_custom_object(
+            found = self.custom.get_namespaced_custom_object(
                 names.GROUP, names.VERSION, NAMESPACE, "llmsessions", name
             )
         except ApiException as error:
             if error.status == 404:
                 return None
             raise
+        return dict(found)
 
     def status(self, name: str) -> Raw:
         session = self.session(name)
-        return (session or {}).get("status", {})
+        return dict((session or {}).get("status", {}))
 
     def condition(self, name: str, kind: str) -> Raw:
         conditions = self.status(name).get("conditions", [])
@@ -214,7 +213,7 @@ class Rig:
         return sorted((e.reason, e.message, e.count) for e in found.items)
 
     def until_ready(self, name: str, *, epoch: int = 1) -> Raw:
-        return wait_until(
+        found: Raw = wait_until(
             lambda: (
                 self.condition(name, "Ready").get("status") == "True"
                 and self.status(name)["epoch"] == epoch
@@ -223,9 +222,10 @@ class Rig:
             what=f"{name} serves at epoch {epoch}",
             instead=lambda: self.status(name),
         )
+        return found
 
     def until(self, name: str, kind: str, status: str, reason: str) -> Raw:
-        return wait_until(
+        condition: Raw = wait_until(
             lambda: (
                 (found := self.condition(name, kind)).get("status") == status
                 and found["reason"] == reason
@@ -234,6 +234,7 @@ class Rig:
             what=f"{name}: {kind}={status} {reason}",
             instead=lambda: self.condition(name, kind),
         )
+        return condition
 
 
 def create_model(rig: Rig, name: str = "smollm2", **spec: Any) -> None:

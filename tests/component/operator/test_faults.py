@@ -1,7 +1,7 @@
 """What goes wrong: killed operators, crashing runtimes, drains, lost nodes, wrong specs."""
 
 import pytest
-from kubernetes.client import V1Eviction, V1ObjectMeta
+from kubernetes.client import V1Eviction, V1ObjectMeta, V1Pod
 from operatorrig import NAMESPACE, Operator, Rig, create_model, wait_until
 from sojourn_api import names
 
@@ -26,11 +26,15 @@ def test_an_operator_killed_during_a_pause_ends_in_the_same_state(rig: Rig) -> N
     rig.until_ready("silver")
     rig.nodes.of("silver").hold_end = True
     rig.create("golden", **BIG, tier="gold")
-    rig.until("silver", "Paused", "False", "PreemptedByGold")
+
+    def silver() -> V1Pod:
+        return rig.core.read_namespaced_pod("silver-1", NAMESPACE)
+
+    wait_until(lambda: silver().metadata.deletion_timestamp, what="silver is told to end")
     first.kill()
     rig.nodes.of("silver").hold_end = False
     wait_until(
-        lambda: rig.core.read_namespaced_pod("silver-1", NAMESPACE).status.phase == "Succeeded",
+        lambda: silver().status.phase == "Succeeded",
         what="the runtime saved and ended while no operator was there",
     )
     rig.operate()
@@ -39,6 +43,22 @@ def test_an_operator_killed_during_a_pause_ends_in_the_same_state(rig: Rig) -> N
     assert rig.status("silver")["snapshot"]["tokens"] == 100
     assert rig.status("silver")["epoch"] == 1
     assert rig.pods("golden") == ["golden-1"]
+
+
+def test_an_operator_killed_right_after_the_pause_is_written_goes_on_with_it(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    first = rig.operate()
+    rig.create("silver", **BIG)
+    rig.until_ready("silver")
+    rig.nodes.of("silver").hold_end = True
+    rig.create("golden", **BIG, tier="gold")
+    rig.until("silver", "Paused", "False", "PreemptedByGold")
+    first.kill()
+    rig.operate()
+    rig.nodes.of("silver").hold_end = False
+    rig.until_ready("golden")
+    rig.until("silver", "Paused", "True", "PreemptedByGold")
+    assert rig.status("silver")["preemptedBy"] == "team/golden"
 
 
 def test_an_operator_killed_before_anyone_is_paused_keeps_to_its_nomination(rig: Rig) -> None:

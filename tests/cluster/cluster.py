@@ -93,7 +93,12 @@ def _forward(arguments: argparse.Namespace) -> None:
 def _storage(arguments: argparse.Namespace) -> None:
     template = (CLUSTER_FOLDER / "manifests" / "storage.yaml").read_text()
     manifest = template.replace("${NAMESPACE}", arguments.namespace)
-    print(lifecycle.Cluster().kubectl("apply", "-f", "-", stdin=manifest), end="")
+    kubectl = lifecycle.Cluster().kubectl
+    print(kubectl("apply", "-f", "-", stdin=manifest), end="")
+    # A pod that starts before they are bound is retried seconds later only.
+    bound = ("wait", "--for=jsonpath={.status.phase}=Bound", "--timeout=30s")
+    claims = ("pvc/sojourn-store", "pvc/sojourn-models", f"--namespace={arguments.namespace}")
+    kubectl(*bound, *claims)
 
 
 def _kubectl(arguments: argparse.Namespace) -> None:
@@ -150,6 +155,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     arguments = _parser().parse_args()
+    # Debian keeps ip, iptables and runc where the PATH of a `su` or of cron does not look.
+    os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
     try:
         arguments.action(arguments)
     except (
@@ -160,8 +167,10 @@ def main() -> None:
         lifecycle.ClusterError,
         models.ModelError,
         processes.ProcessError,
+        subprocess.CalledProcessError,
     ) as error:
-        print(f"cluster.py: {error}", file=sys.stderr)
+        said = getattr(error, "stderr", None) or ""
+        print(f"cluster.py: {error}\n{said}".rstrip(), file=sys.stderr)
         raise SystemExit(1) from error
 
 

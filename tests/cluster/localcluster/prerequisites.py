@@ -23,7 +23,7 @@ _PROGRAMS = {
     "unshare": "util-linux",
     "openssl": "openssl",
     "debootstrap": "debootstrap",
-    "gcc": "gcc",
+    "gcc": "gcc libc6-dev",
 }
 _CNI_PLUGINS = ("ptp", "host-local", "portmap", "loopback")
 
@@ -48,9 +48,7 @@ def _root() -> list[Missing]:
 
 
 def _programs() -> list[Missing]:
-    # A user's PATH may lack the folders where Debian puts these.
-    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    absent = [name for name in _PROGRAMS if shutil.which(name, path=path) is None]
+    absent = [name for name in _PROGRAMS if shutil.which(name) is None]
     packages = sorted({_PROGRAMS[name] for name in absent})
     if not absent:
         return []

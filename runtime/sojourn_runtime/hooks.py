@@ -14,8 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from sojourn_api import names
-from sojourn_api.arbiter import ArbiterError, Page, Watch
+from sojourn_api.arbiter import PAGE, POD, ArbiterError, Page, Watch, slots
+from sojourn_api.arbiter_turn import Turns
 
 MESSAGE_BYTES: Final = 4096
 """The kubelet keeps no more of a termination message."""
@@ -72,15 +72,18 @@ class Arbiter:
     Without the plugin's mounts there is nobody to yield to, and every question costs one `if`.
     """
 
-    def __init__(self, root: Path = Path(names.ARBITER_DIR), *, priority: int) -> None:
+    def __init__(self, root: Path, *, priority: int) -> None:
         self._priority = priority
         self._pages: list[Page] = []
         self._watches: list[Watch] = []
+        self._turns: list[Turns] = []
         for folder in sorted(root.glob("gpu-*")):
             own, everybody = folder / "own", folder / "all"
             if own.is_dir() and everybody.is_dir():
-                self._pages.append(Page(own))
-                self._watches.append(Watch(everybody))
+                page, slot = Page(own), _slot(own, everybody)
+                self._pages.append(page)
+                self._watches.append(Watch(everybody, own_slot=slot))
+                self._turns.append(Turns(everybody, page, own_slot=slot))
         self._raised = False
         self._stop = threading.Event()
         self.yielded = 0.0
@@ -97,12 +100,16 @@ class Arbiter:
         """Somebody of a higher tier computes now."""
         return any(watch.higher_raised(self._priority) for watch in self._watches)
 
+    def _go(self) -> bool:
+        """No higher tier computes, and among equals it is this pod's turn."""
+        return not self.must_stop() and all(turns.mine() for turns in self._turns)
+
     def wait(self, *, unless: Callable[[], bool]) -> None:
-        """Stand still while a higher tier computes, `unless` something else calls."""
-        if not self.must_stop():
+        """Stand still while others have the right of way, `unless` something else calls."""
+        if not self._raised or self._go():
             return
         begin = time.perf_counter()
-        while self.must_stop() and not unless():
+        while not unless() and not self._go():
             time.sleep(LOOK_SECONDS)
         waited = time.perf_counter() - begin
         self.yielded += waited
@@ -114,6 +121,8 @@ class Arbiter:
         self._raised = True
         for page in self._pages:
             page.raise_flag()
+        for turns in self._turns:
+            turns.want(wants=True)
 
     def lower_flag(self) -> None:
         """Nothing to compute now."""
@@ -121,6 +130,8 @@ class Arbiter:
             self._raised = False
             for page in self._pages:
                 page.lower_flag()
+            for turns in self._turns:
+                turns.want(wants=False)
 
     def step(self) -> None:
         """A step begins."""
@@ -132,6 +143,8 @@ class Arbiter:
     def step_done(self, seconds: float) -> None:
         for page in self._pages:
             page.step_done(int(seconds * 1e9))
+        for turns in self._turns:
+            turns.spent(int(seconds * 1e9))
 
     def close(self) -> None:
         """Lower the flag and leave; the heartbeat ends by itself."""
@@ -144,9 +157,17 @@ class Arbiter:
                 page.beat()
 
 
-def open_arbiter(*, priority: int, root: Path = Path(names.ARBITER_DIR)) -> tuple[Arbiter, str]:
+def _slot(own: Path, everybody: Path) -> str:
+    """The name of this pod's grant: the one whose page is the very file mounted as its own."""
+    for slot in slots(everybody):
+        if (everybody / slot / POD / PAGE).samefile(own / PAGE):
+            return slot
+    raise ArbiterError(f"{own}: its page is none of {everybody}; let the device plugin mount both")
+
+
+def open_arbiter(root: Path, *, priority: int) -> tuple[Arbiter, str]:
     """The arbiter, and why it is alone if a page could not be used."""
     try:
         return Arbiter(root, priority=priority), ""
-    except ArbiterError as error:
+    except (ArbiterError, OSError) as error:
         return Arbiter(Path(os.devnull), priority=priority), str(error)

@@ -12,7 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Literal
+
+from sojourn_api import names
 
 from sojourn_runtime.context.errors import ContextError
 from sojourn_runtime.context.journal import pack_event
@@ -62,6 +65,8 @@ class Config:
     prefill: int = 256
     store_bytes: int = 1 << 30
     grace_seconds: float = GRACE_SECONDS
+    arbiter: Path = Path(names.ARBITER_DIR)
+    """Where the device plugin has mounted the pages of the GPUs granted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,7 @@ class Session:
         self._serving = serving
         self._phase: Phase = "Loading"
         self._opened: _Opened | None = None
+        self._loaded: Loaded | None = None
         self._commands: queue.SimpleQueue[Callable[[Worker], None] | None] = queue.SimpleQueue()
         self._streams: dict[str, Stream] = {}
         self._restored: tuple[Stream, ...] = ()
@@ -168,7 +174,7 @@ class Session:
             decode=self.config.slots,
         )
         scheduler = Scheduler(limits)
-        arbiter, why = open_arbiter(priority=self.config.tier)
+        arbiter, why = open_arbiter(self.config.arbiter, priority=self.config.tier)
         if why:
             log.warning("no arbiter: %s", why)
         policy = Policy(self.config.checkpoint_tokens, self.config.store_bytes)
@@ -191,7 +197,7 @@ class Session:
         return worker
 
     def _keeper(self, store: Store, identity: Identity, policy: Policy) -> Keeper:
-        loaded = load(store)
+        loaded = self._loaded = load(store)
         for note in loaded.notes:
             log.warning("%s; fell back to %s", note, loaded.base)
         return Keeper(
@@ -311,8 +317,11 @@ class Session:
             if not stream.done:
                 stream.close("Failed")
         words: dict[str, Any] = {"v": 1, "reason": reason, "message": message, "retry": retry}
-        if self._opened is not None and self._opened.keeper.facts is not None:
-            words["snapshot"] = self._opened.keeper.facts.to_json()
+        facts = self._opened.keeper.facts if self._opened else None
+        if facts is None and self._loaded is not None:
+            facts = _facts(self._loaded, self.config.store)
+        if facts is not None:
+            words["snapshot"] = facts.to_json()
         return Ending(paused=False, words=words)
 
     def _pause_unopened(self) -> None:

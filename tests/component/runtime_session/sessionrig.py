@@ -176,6 +176,7 @@ class Rig:
     epoch: int | None = None
     slots: int = 8
     prefill: int = 256
+    arbiter: Path = Path("/nowhere")
     runner: ToyRunner = field(init=False)
     session: Session = field(init=False)
     ending: Ending | None = None
@@ -203,6 +204,7 @@ class Rig:
             slots=self.slots,
             prefill=self.prefill,
             grace_seconds=self.grace_seconds,
+            arbiter=self.arbiter,
         )
 
         def open_model() -> Model:
@@ -244,6 +246,7 @@ class Rig:
     def end(self) -> dict[str, Any]:
         """The termination message of a session that ends by itself."""
         assert self._over.wait(30)
+        self.session.join(30)
         assert self.ending is not None
         return dict(self.ending.words)
 

@@ -1,0 +1,134 @@
+"""Two sessions on one GPU: the higher tier's request stops the lower one at its next token."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sessionrig import Rig, Turnstile, ask, events
+from sojourn_api.arbiter import Page, Tier, bump, create_grant, create_index
+from sojourn_runtime.hooks import Arbiter, open_arbiter
+
+NewRig = Callable[..., Rig]
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> dict[str, Path]:
+    """What Allocate mounts into a gold, a silver and another gold pod of one GPU."""
+    grants = tmp_path / "grants"
+    index = create_index(grants)
+    roots = {}
+    tiers = (("gold", 1000), ("silver", 500), ("other", 1000))
+    for slot, (name, priority) in enumerate(tiers):
+        own = create_grant(grants, str(slot), Tier(priority=priority))
+        roots[name] = tmp_path / f"mounts-{name}"
+        (roots[name] / "gpu-0").mkdir(parents=True)
+        (roots[name] / "gpu-0" / "own").symlink_to(own)
+        (roots[name] / "gpu-0" / "all").symlink_to(grants)
+    bump(index)
+    return roots
+
+
+async def test_silver_stands_still_while_gold_answers_and_then_goes_on(
+    new_rig: NewRig, tmp_path: Path, pods: dict[str, Path]
+) -> None:
+    silver = new_rig(tmp_path / "silver", tier=500, arbiter=pods["silver"])
+    gold = new_rig(tmp_path / "gold", tier=1000, arbiter=pods["gold"])
+    silver.start()
+    gold.start()
+    gate = Turnstile(gold.runner)
+    low = silver.session.submit(ask("low", answer=1000))
+    gate.hold(100)
+    high = gold.session.submit(ask("high", answer=600))
+    gate.wait()
+    made = len(low.events)
+    gate.pass_on(500)  # 400 steps of gold: silver would make about as many in this time
+    gate.wait()
+    assert len(low.events) <= made + 1
+    gate.go()
+    assert len(await events(high)) == 600
+    assert len(await events(low)) == 1000
+    assert silver.session.status()["yieldedMs"] > 0
+    assert gold.session.status()["yieldedMs"] == 0
+
+
+async def test_a_paused_gold_session_holds_nobody_up(
+    new_rig: NewRig, tmp_path: Path, pods: dict[str, Path]
+) -> None:
+    gold = new_rig(tmp_path / "gold", tier=1000, arbiter=pods["gold"])
+    gold.start()
+    gold.session.submit(ask("high", answer=1000))
+    gold.pause()
+    silver = new_rig(tmp_path / "silver", tier=500, arbiter=pods["silver"])
+    silver.start()
+    assert len(await events(silver.session.submit(ask("low", answer=30)))) == 30
+
+
+async def test_a_session_that_yields_can_be_paused(
+    new_rig: NewRig, tmp_path: Path, pods: dict[str, Path]
+) -> None:
+    gold = Page(pods["gold"] / "gpu-0" / "own")
+    gold.raise_flag()
+    silver = new_rig(tmp_path / "silver", tier=500, arbiter=pods["silver"])
+    silver.start(wait=False)
+    silver.session.pause()
+    assert silver.end()["reason"] == "Paused"
+    gold.close()
+
+
+def test_a_flag_stops_a_long_prefill_between_its_layers(pods: dict[str, Path]) -> None:
+    """The runner asks `must_stop` where it looks at its stop flag."""
+    gold, silver = Page(pods["gold"] / "gpu-0" / "own"), Arbiter(pods["silver"], priority=500)
+    assert not silver.must_stop()
+    gold.raise_flag()
+    assert silver.must_stop()
+    gold.lower_flag()
+    assert not silver.must_stop()
+    silver.close()
+    gold.close()
+
+
+async def test_equals_take_turns(new_rig: NewRig, tmp_path: Path, pods: dict[str, Path]) -> None:
+    """Neither stops the other for good, and both end."""
+    rigs = [new_rig(tmp_path / name, tier=1000, arbiter=pods[name]) for name in ("gold", "other")]
+    streams = [rig.start().submit(ask("one", answer=1000)) for rig in rigs]
+    for found in await asyncio.gather(*map(events, streams)):
+        assert len(found) == 1000
+    assert any(rig.session.status()["yieldedMs"] > 0 for rig in rigs)
+
+
+def test_equals_do_not_stop_each_other(pods: dict[str, Path]) -> None:
+    other, gold = Page(pods["other"] / "gpu-0" / "own"), Arbiter(pods["gold"], priority=1000)
+    other.raise_flag()
+    assert not gold.must_stop()
+    gold.close()
+    other.close()
+
+
+def test_a_look_costs_less_than_two_microseconds(pods: dict[str, Path]) -> None:
+    """While nobody's flag is up; the best of some batches, since the machine does other things."""
+    silver = Arbiter(pods["silver"], priority=500)
+    silver.must_stop()
+    batches = []
+    for _ in range(50):
+        begin = time.perf_counter()
+        for _ in range(200):
+            silver.must_stop()
+        batches.append((time.perf_counter() - begin) / 200)
+    assert min(batches) < 2e-6
+    silver.close()
+
+
+def test_without_the_mounts_a_session_is_alone(tmp_path: Path) -> None:
+    arbiter, why = open_arbiter(tmp_path / "absent", priority=500)
+    assert (arbiter.alone, why) == (True, "")
+    assert not arbiter.must_stop()
+
+
+def test_a_page_that_another_process_owns_is_said(pods: dict[str, Path]) -> None:
+    taken = Page(pods["silver"] / "gpu-0" / "own")
+    arbiter, why = open_arbiter(pods["silver"], priority=500)
+    assert arbiter.alone
+    assert "another process" in why
+    taken.close()

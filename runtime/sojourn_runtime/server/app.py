@@ -53,7 +53,6 @@ ABSENT: Final = {
 ABSENT_ROUTES: Final = {
     "/v1/chat/completions/{id}/messages": "stored chat completions; use /v1/responses",
     "/v1/responses/compact": "compaction",
-    "/v1/responses/input_tokens": "counting of input tokens",
 }
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -10,6 +10,8 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
+from typing import Final
 
 from sojourn_runtime.context.conversation import (
     CONVERSATIONS,
@@ -39,6 +41,8 @@ _REASONS = {
     Finish.CANCELLED: EndReason.CANCELLED,
     Finish.ERROR: EndReason.FAILED,
 }
+MOST_RESPONSES: Final = 4096
+"""Kept per session, the newest; every snapshot holds them all, so there must be a bound."""
 LOST = "The request was lost in a crash before it was kept; send it again."
 STUCK = "The engine could not go on with this request."
 
@@ -84,6 +88,7 @@ class Book:
 
     def begin(self, response: Response, request: Request) -> Stream:
         """Keep the response, then submit its request; raises Refused and keeps nothing then."""
+        self._make_room()
         if response.conversation in self._busy.values():
             message = f"Conversation '{response.conversation}' is being answered already."
             raise conflict(message, param="conversation", code="conversation_locked")
@@ -96,13 +101,22 @@ class Book:
         self._follow(response, stream)
         return stream
 
+    def _make_room(self) -> None:
+        """Forget the oldest ended responses beyond what is kept."""
+        kept = self._session.documents(RESPONSES)
+        surplus = len(kept) + 1 - MOST_RESPONSES
+        if surplus > 0:
+            old = (name for name in list(kept) if name not in self._followers)
+            for name in islice(old, surplus):
+                self._session.delete_document(RESPONSES, name)
+
     async def ended(self, response_id: str) -> Response:
         """The response with its end; StreamClosed("Pausing") when the session is paused first."""
         follower = self._followers.get(response_id)
         if follower is None:
             return self.response(response_id)
         response = await asyncio.shield(follower)
-        if response is None:
+        if response is None:  # clients need not know the difference: they attach again
             raise StreamClosed("Pausing")
         return response
 
@@ -214,9 +228,9 @@ class Book:
                 watch.tokens(events)
             reason = _REASONS[stream.finish]
         except StreamClosed as closed:
-            if str(closed) == "Pausing":
-                return None
-            reason = EndReason.CANCELLED if str(closed) == "Cancelled" else EndReason.FAILED
+            if str(closed) != "Cancelled":
+                return None  # paused, or the engine gave up: the next process goes on with it
+            reason = EndReason.CANCELLED
             watch.ended(reason.value)
         finally:
             reader.close()

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from sojourn_runtime.engine.request import Request
-from sojourn_runtime.protocol import Refused, SessionPort
+from sojourn_runtime.protocol import Refused
 from sojourn_runtime.server.chunks import Usage
 from sojourn_runtime.server.errors import ApiError, broken, invalid, unavailable, unsupported
 from sojourn_runtime.server.metrics import Metrics, Stopwatch
+from sojourn_runtime.server.port import Session
 from sojourn_runtime.stream import LEAD, Reader, Stream, StreamClosed, TokenEvent
 
 HEARTBEAT_SECONDS: Final = 15.0
@@ -33,6 +34,22 @@ def refusal(refused: Refused, *, param: str) -> ApiError:
     if refused.reason == "UnsupportedParameter":
         return unsupported(str(refused))
     return invalid(str(refused), param=param, code=refused.reason.lower())
+
+
+async def check_grammar(session: Session, grammar: str, *, param: str) -> None:
+    """Refuses a form that cannot be had, by the name of its field."""
+    if not grammar:
+        return
+    try:
+        # the first one of a session builds tables of the vocabulary, which takes a second
+        await asyncio.to_thread(session.check_grammar, grammar)
+    except Refused as refused:
+        if refused.retry:
+            raise refusal(refused, param=param) from refused
+        raise unsupported("structured output", param=param) from refused
+    except ValueError as error:
+        message = f"The schema in '{param}' cannot be followed: {error}"
+        raise invalid(message, param=param, code="invalid_json_schema") from error
 
 
 def closed_error(closed: StreamClosed) -> ApiError:
@@ -87,7 +104,7 @@ class Submission:
 class Call:
     """The running choices of one or several prompts; a context manager that lets go of them."""
 
-    def __init__(self, session: SessionPort, metrics: Metrics) -> None:
+    def __init__(self, session: Session, metrics: Metrics) -> None:
         self._session = session
         self._metrics = metrics
         self._readers: list[Reader] = []
@@ -104,8 +121,8 @@ class Call:
         for reader in self._readers:
             reader.close()
         for stream in self.streams:
-            paused = stream.closed == "Pausing" or (self._session.pausing and not stream.done)
-            if not paused:
+            cut = stream.closed in ("Pausing", "Failed")  # the next process goes on with it
+            if not cut and (stream.done or not self._session.pausing):
                 self._session.release(stream.request.id)
 
     def submit(self, submission: Submission, *, whole: bool, param: str) -> None:

@@ -149,6 +149,16 @@ class Fields:
             self.wrong(name, "an object", value)
         return type(self)(value, path=self.path(name))
 
+    def object(self, name: str) -> Self:
+        return type(self)(self.mapping(name), path=self.path(name))
+
+    def mapping(self, name: str) -> dict[str, Json]:
+        """An object of the client's own making, such as a schema."""
+        value = self.required(name)
+        if not isinstance(value, dict):
+            self.wrong(name, "an object", value)
+        return value
+
     def array(self, name: str, *, most: int | None = None) -> list[Json]:
         value = self.required(name)
         if not isinstance(value, list):

@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 from aiohttp import web
 
-from sojourn_runtime.server.calls import Call, closed_error
+from sojourn_runtime.server.calls import Call, check_grammar, closed_error
 from sojourn_runtime.server.chunks import Form, Writer
 from sojourn_runtime.server.errors import Json, invalid, not_found
 from sojourn_runtime.server.fields import Fields, parse_object
@@ -85,6 +85,8 @@ class OpenAi:
             return await self._stream(request, form, call)
 
     async def _answer(self, request: web.Request, plan: Plan) -> web.StreamResponse:
+        grammar = plan.submissions[0].request.params.grammar
+        await check_grammar(self._session, grammar, param="response_format")
         with Call(self._session, self._metrics) as call:
             for submission in plan.submissions:
                 call.submit(submission, whole=not plan.streamed, param=plan.param)

@@ -7,7 +7,8 @@ the answer and are not there are refused by name.
 from typing import Final
 
 from sojourn_runtime.engine.request import SamplingParams
-from sojourn_runtime.server.errors import context_exceeded, invalid, unsupported
+from sojourn_runtime.grammar import grammar_of_schema
+from sojourn_runtime.server.errors import context_exceeded, invalid
 from sojourn_runtime.server.fields import Fields
 
 WITHOUT_EFFECT: Final = frozenset(
@@ -39,13 +40,13 @@ def read_sampling(
     max_tokens: int,
     vocabulary: int,
     logprobs: int | None = None,
-    temperature: float = 1.0,
+    grammar: str = "",
 ) -> SamplingParams:
     """Everything that chooses tokens, for choice 0."""
     seed = fields.integer_or_none("seed", low=-SEED_LIMIT, high=SEED_LIMIT - 1)
     return SamplingParams(
         max_tokens=max_tokens,
-        temperature=fields.number("temperature", low=0, high=2, default=temperature),
+        temperature=fields.number("temperature", low=0, high=2, default=1.0),
         top_p=_top_p(fields),
         top_k=max(0, fields.integer("top_k", low=-1, default=0)),
         min_p=fields.number("min_p", low=0, high=1, default=0.0),
@@ -59,6 +60,7 @@ def read_sampling(
         stop=_stops(fields),
         stop_tokens=_stop_tokens(fields, vocabulary=vocabulary),
         ignore_eos=fields.flag("ignore_eos", default=False),
+        grammar=grammar,
     )
 
 
@@ -84,15 +86,30 @@ def fit(
     return min(wanted, room)
 
 
-def read_text_format(fields: Fields, name: str) -> None:
-    """Only plain text is there so far."""
+def read_form(fields: Fields, name: str, *, nested: bool) -> str:
+    """The grammar of a structured output; empty for plain text. `nested` as chat spells it."""
     form = fields.object_or_none(name)
     if form is None:
-        return
-    kind = form.choice("type", ("text", "json_object", "json_schema"), default="text")
-    if kind != "text":
-        raise unsupported(f"structured output ('{kind}')", param=form.path("type"))
+        return ""
+    kinds = ("text", "json_object", "json_schema")
+    form.required("type")
+    kind = form.choice("type", kinds, default="text")
+    grammar = ""
+    if kind == "json_object":
+        grammar = grammar_of_schema({"type": "object"})
+    elif kind == "json_schema":
+        grammar = _schema(form.object("json_schema") if nested else form)
     form.refuse_unknown()
+    return grammar
+
+
+def _schema(fields: Fields) -> str:
+    fields.text("name", longest=64)
+    fields.text_or_none("description")
+    # what strict asks for is done in any case: the schema is followed to the letter
+    fields.flag("strict", default=False)
+    fields.object("schema")
+    return grammar_of_schema(fields.mapping("schema"))
 
 
 def _top_p(fields: Fields) -> float:

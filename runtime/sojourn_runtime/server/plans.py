@@ -21,9 +21,9 @@ from sojourn_runtime.server.params import (
     MOST_LOGPROBS,
     WITHOUT_EFFECT,
     fit,
+    read_form,
     read_priority,
     read_sampling,
-    read_text_format,
     token_ids,
 )
 from sojourn_runtime.server.port import Session
@@ -69,7 +69,7 @@ def read_chat(session: Session, fields: Fields) -> Plan:
     tools = read_tools(fields, nested=True)
     if tools and not session.tokenizer.knows_tools:
         raise unsupported("tools for this model: its chat template has none", param="tools")
-    read_text_format(fields, "response_format")
+    grammar = read_form(fields, "response_format", nested=True)
     bound = "max_completion_tokens" if fields.has("max_completion_tokens") else "max_tokens"
     wanted = fields.integer_or_none(bound, low=1)
     fields.ignore(("max_tokens", "max_completion_tokens"))
@@ -86,6 +86,7 @@ def read_chat(session: Session, fields: Fields) -> Plan:
         max_tokens=room,
         vocabulary=session.tokenizer.vocab_size,
         logprobs=logprobs,
+        grammar=grammar,
     )
     fields.ignore({"parallel_tool_calls", "reasoning_effort"})
     form = Form(

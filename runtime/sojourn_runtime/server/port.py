@@ -56,5 +56,8 @@ class Session(SessionPort, Protocol):
     def tokenizer(self) -> ChatTokenizer:
         """Only when ready."""
 
+    def check_grammar(self, text: str, /) -> None:
+        """ValueError if output of this form cannot be had, Refused if none can; may block."""
+
     def texts(self, tokens: Sequence[int], /, *, finish: Finish) -> Sequence[str]:
         """The `text` of each position, as the events of these tokens had it."""

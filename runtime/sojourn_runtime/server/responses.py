@@ -4,73 +4,31 @@ Reads and writes HTTP; what a response is and how it ends is kept by `book`, its
 in `events`.
 """
 
-import time
 from collections.abc import Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Final
 
 from aiohttp import web
 
 from sojourn_runtime.context.conversation import (
     Item,
     Response,
-    chat_messages,
-    drop_oldest,
 )
-from sojourn_runtime.engine.request import Request
 from sojourn_runtime.protocol import Refused
 from sojourn_runtime.server import events
 from sojourn_runtime.server.bodies import IN_PROGRESS, QUEUED, ended_body, page, running_body
 from sojourn_runtime.server.book import Book, splitter
-from sojourn_runtime.server.calls import closed_error, read_batches, refusal
+from sojourn_runtime.server.calls import check_grammar, closed_error, read_batches, refusal
 from sojourn_runtime.server.errors import (
     Json,
-    context_exceeded,
     invalid,
     not_found,
-    unsupported,
 )
 from sojourn_runtime.server.fields import Fields, parse_object
-from sojourn_runtime.server.messages import read_input, read_tools
-from sojourn_runtime.server.meta import STREAMED, meta_text
-from sojourn_runtime.server.params import (
-    WITHOUT_EFFECT,
-    fit,
-    read_priority,
-    read_sampling,
-    read_text_format,
-)
-from sojourn_runtime.server.plans import check_model, new_id
 from sojourn_runtime.server.port import Session
 from sojourn_runtime.server.query import Query
 from sojourn_runtime.server.stream import PAUSED, EventStream, encode_event
+from sojourn_runtime.server.turns import Turns
 from sojourn_runtime.stream import LEAD, Stream, StreamClosed
-
-ABSENT: Final = {
-    "access_programs": "access programs",
-    "background_options": "background options",
-    "context_management": "context management other than 'truncation'",
-    "image": "images",
-    "prompt": "prompt templates",
-}
-ECHOED: Final = (
-    "max_tool_calls",
-    "prompt_cache_key",
-    "safety_identifier",
-    "service_tier",
-    "user",
-)
-"""Told back as they came."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A body that was read."""
-
-    response: Response
-    request: Request
-    streamed: bool
 
 
 class Responses:
@@ -79,10 +37,12 @@ class Responses:
     def __init__(self, session: Session, book: Book) -> None:
         self._session = session
         self._book = book
+        self._turns = Turns(session, book)
 
     def routes(self) -> list[web.RouteDef]:
         return [
             web.post("/v1/responses", self.create),
+            web.post("/v1/responses/input_tokens", self.count),
             web.get("/v1/responses/{id}", self.retrieve),
             web.delete("/v1/responses/{id}", self.delete),
             web.post("/v1/responses/{id}/cancel", self.cancel),
@@ -90,7 +50,9 @@ class Responses:
         ]
 
     async def create(self, http: web.Request) -> web.StreamResponse:
-        plan = self._read(Fields(parse_object(await http.read())))
+        plan = self._turns.plan(Fields(parse_object(await http.read())))
+        grammar = plan.request.params.grammar
+        await check_grammar(self._session, grammar, param="text.format")
         response = plan.response
         try:
             stream = self._book.begin(response, plan.request)
@@ -101,6 +63,11 @@ class Responses:
         if response.background:
             return web.json_response(running_body(response, status=QUEUED))
         return await self._wait(response, stream)
+
+    async def count(self, http: web.Request) -> web.Response:
+        """How long a prompt would be."""
+        tokens = self._turns.count(Fields(parse_object(await http.read())))
+        return web.json_response({"object": "response.input_tokens", "input_tokens": tokens})
 
     async def retrieve(self, http: web.Request) -> web.StreamResponse:
         query = Query(http.query)
@@ -140,113 +107,6 @@ class Responses:
     async def input_items(self, http: web.Request) -> web.Response:
         response = self._book.response(http.match_info["id"])
         return item_page(http, response.items)
-
-    # -- reading --
-
-    def _read(self, fields: Fields) -> Plan:
-        session = self._session
-        check_model(fields, session)
-        for name, what in ABSENT.items():
-            if fields.raw(name) is not None:
-                raise unsupported(what, param=name)
-        _read_include(fields)
-        text = fields.object_or_none("text")
-        if text is not None:
-            text.ignore(("verbosity",))
-            read_text_format(text, "format")
-            text.refuse_unknown()
-        tools = read_tools(fields, nested=False)
-        if tools and not session.tokenizer.knows_tools:
-            raise unsupported("tools for this model: its chat template has none", param="tools")
-        background = fields.flag("background", default=False)
-        streamed = fields.flag("stream", default=False)
-        if background and not fields.flag("store", default=True):
-            raise invalid("'background' needs 'store'.", param="background")
-        items = read_input(fields, "input", new_id=new_id)
-        instructions = fields.text_or_none("instructions")
-        previous, conversation, earlier = self._read_history(fields)
-        truncate = fields.choice("truncation", ("disabled", "auto"), default="disabled") == "auto"
-        wanted = fields.integer_or_none("max_output_tokens", low=1)
-        prompt = self._prompt(
-            (*earlier, *items), instructions=instructions, tools=tools, truncate=truncate
-        )
-        room = fit(
-            prompt=len(prompt),
-            wanted=wanted,
-            limit=session.context_length,
-            param="input",
-            bound="max_output_tokens",
-            clip=True,
-        )
-        params = read_sampling(fields, max_tokens=room, vocabulary=session.tokenizer.vocab_size)
-        response = Response(
-            id=new_id("resp"),
-            created_at=int(time.time()),
-            model=session.model_name,
-            items=items,
-            prompt_tokens=len(prompt),
-            instructions=instructions,
-            previous=previous,
-            conversation=conversation,
-            background=background,
-            echo=_echo(fields),
-        )
-        request = Request(
-            id=response.id,
-            prompt=prompt,
-            params=params,
-            priority=read_priority(fields),
-            background=background,
-            conversation=conversation or response.id,
-            meta=STREAMED if streamed or background else meta_text(None),
-        )
-        _read_stream_options(fields, streamed=streamed)
-        fields.ignore(WITHOUT_EFFECT)
-        fields.refuse_unknown()
-        return Plan(response=response, request=request, streamed=streamed)
-
-    def _read_history(self, fields: Fields) -> tuple[str | None, str | None, tuple[Item, ...]]:
-        """The previous response, the conversation, and what was said in it."""
-        previous = fields.text_or_none("previous_response_id")
-        given = fields.raw("conversation")
-        if isinstance(given, dict):
-            conversation: str | None = Fields(given, path="conversation").text("id")
-        else:
-            conversation = fields.text_or_none("conversation")
-        if previous is not None and conversation is not None:
-            message = "'previous_response_id' and 'conversation' exclude each other."
-            raise invalid(message, param="previous_response_id")
-        if previous is not None:
-            param = "previous_response_id"
-            return previous, None, self._book.history(self._book.response(previous, param=param))
-        if conversation is not None:
-            items = self._book.conversation(conversation, param="conversation").items
-            return None, conversation, items
-        return None, None, ()
-
-    def _prompt(
-        self,
-        items: tuple[Item, ...],
-        *,
-        instructions: str | None,
-        tools: list[dict[str, Json]],
-        truncate: bool,
-    ) -> tuple[int, ...]:
-        """Token ids of the whole input; the oldest items are left out if they must and may be."""
-        limit = self._session.context_length
-        while True:
-            messages = chat_messages(items, instructions=instructions)
-            try:
-                prompt = tuple(self._session.tokenizer.encode_chat(messages, tools=tools))
-            except ValueError as error:
-                message = f"The model's chat template refuses this input: {error}."
-                raise invalid(message, param="input") from error
-            shorter = drop_oldest(items)
-            if len(prompt) < limit or not truncate:
-                return prompt
-            if shorter is None:
-                raise context_exceeded(prompt=len(prompt), wanted=0, limit=limit, param="input")
-            items = shorter
 
     # -- answering --
 
@@ -345,47 +205,3 @@ def item_page(http: web.Request, items: tuple[Item, ...]) -> web.Response:
     if body is None:
         raise not_found("item", after or "", param="after", code="item_not_found")
     return web.json_response(body)
-
-
-def _echo(fields: Fields) -> dict[str, Json]:
-    """The settings that a response tells back; each was checked where it is used."""
-    echo: dict[str, Json] = {
-        "temperature": _or(fields.raw("temperature"), 1.0),
-        "top_p": _or(fields.raw("top_p"), 1.0),
-        "max_output_tokens": fields.raw("max_output_tokens"),
-        "truncation": _or(fields.raw("truncation"), "disabled"),
-        "tools": _or(fields.raw("tools"), []),
-        "tool_choice": _or(fields.raw("tool_choice"), "auto"),
-        "parallel_tool_calls": fields.flag("parallel_tool_calls", default=True),
-        "store": fields.flag("store", default=True),
-        "metadata": dict(fields.metadata()),
-        "text": {"format": {"type": "text"}},
-        "reasoning": {"effort": None, "summary": None},
-    }
-    fields.ignore(("reasoning",))
-    for name in ECHOED:
-        if fields.has(name):
-            echo[name] = fields.raw(name)
-    return echo
-
-
-def _or(value: Json, default: Json) -> Json:
-    return default if value is None else value
-
-
-def _read_include(fields: Fields) -> None:
-    wanted = fields.texts("include", most=32)
-    if "message.output_text.logprobs" in wanted:
-        raise unsupported("log probabilities of responses", param="include")
-    if fields.integer("top_logprobs", low=0, high=20, default=0):
-        raise unsupported("log probabilities of responses", param="top_logprobs")
-
-
-def _read_stream_options(fields: Fields, *, streamed: bool) -> None:
-    options = fields.object_or_none("stream_options")
-    if options is None:
-        return
-    if not streamed:
-        raise invalid("'stream_options' needs 'stream'.", param="stream_options")
-    options.ignore(("include_obfuscation",))
-    options.refuse_unknown()

@@ -1,6 +1,7 @@
 """The server over a real session and a real model: what a user of SmolLM2 sees."""
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -10,6 +11,7 @@ from typing import Any
 import openai
 import pytest
 from openai import AsyncOpenAI
+from pydantic import BaseModel, Field
 from sojourn_runtime.opening import open_model
 from sojourn_runtime.server.app import Server
 from sojourn_runtime.session import Config, Ending, Session
@@ -133,6 +135,66 @@ async def test_a_conversation_goes_on_after_a_pause_as_without_one(opened: Open)
         )
         assert after.usage is not None
         assert after.usage.input_tokens_details.cached_tokens > 0
+
+
+class City(BaseModel):
+    """What the model is asked for."""
+
+    name: str = Field(max_length=20)
+    country: str = Field(max_length=20)
+    inhabitants: int = Field(ge=0, le=99_999_999)
+    is_capital: bool
+
+
+async def test_output_has_the_form_that_was_asked_for(opened: Open) -> None:
+    async with opened() as (client, _):
+        asked = await client.chat.completions.parse(
+            model=NAME, messages=USER, response_format=City, temperature=1.5, seed=1
+        )
+        assert isinstance(asked.choices[0].message.parsed, City)
+        made = await client.responses.parse(
+            model=NAME, input="Describe Paris.", text_format=City, temperature=0
+        )
+        assert isinstance(made.output_parsed, City)
+        free = await client.chat.completions.create(
+            model=NAME,
+            messages=USER,
+            response_format={"type": "json_object"},
+            temperature=0,
+            max_tokens=200,
+        )
+        if free.choices[0].finish_reason == "stop":
+            assert isinstance(json.loads(free.choices[0].message.content or ""), dict)
+        with pytest.raises(openai.BadRequestError, match="cannot be followed"):
+            await client.chat.completions.create(
+                model=NAME,
+                messages=USER,
+                response_format={
+                    "type": "json_schema",
+                    "json_schema": {"name": "n", "schema": {"type": "strange"}},
+                },
+            )
+
+
+async def test_output_keeps_its_form_across_a_pause(opened: Open) -> None:
+    form: Any = {"format": {"type": "json_schema", "name": "n", "schema": City.model_json_schema()}}
+    asked: Any = {"model": NAME, "input": "Describe Paris.", "text": form, **FIXED}
+    async with opened() as (client, session):
+        whole = await client.responses.create(**asked)
+        running = await client.responses.create(**asked, background=True, stream=True)
+        seen: list[Any] = []
+        async for event in running:
+            seen.append(event)
+            if event.sequence_number == 12:
+                session.pause()
+    async with opened() as (client, _):
+        last = seen[-1].sequence_number
+        rest = await client.responses.retrieve(
+            seen[0].response.id, stream=True, starting_after=last
+        )
+        seen += [event async for event in rest]
+    text = "".join(e.delta for e in seen if e.type == "response.output_text.delta")
+    assert text == whole.output_text
 
 
 async def test_what_the_model_has_not_is_said(opened: Open) -> None:

@@ -35,7 +35,8 @@ def parts(*content: Any) -> dict[str, Any]:
     return says(role="user", content=list(content))
 
 
-FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}
+SCHEMA = {"name": "n", "schema": {"type": "impossible"}}
+FORM = {"type": "json_schema", "json_schema": SCHEMA}
 TOOL = {"type": "function", "function": {"name": "f"}}
 
 WRONG: list[tuple[str, Any, int, str | None]] = [
@@ -86,7 +87,15 @@ WRONG: list[tuple[str, Any, int, str | None]] = [
     (CHAT, chat(logit_bias={"x": 1}), 400, "logit_bias"),
     (CHAT, chat(logit_bias={"9999": 1}), 400, "logit_bias"),
     (CHAT, chat(logit_bias={"5": 200}), 400, "logit_bias.5"),
-    (CHAT, chat(response_format=FORM), 501, "response_format.type"),
+    (CHAT, chat(response_format=FORM), 400, "response_format"),
+    (CHAT, chat(response_format={}), 400, "response_format.type"),
+    (CHAT, chat(response_format={"type": "json_schema"}), 400, "response_format.json_schema"),
+    (
+        CHAT,
+        chat(response_format={"type": "json_schema", "json_schema": {"name": "n"}}),
+        400,
+        "response_format.json_schema.schema",
+    ),
     (CHAT, chat(response_format={"type": "poem"}), 400, "response_format.type"),
     (CHAT, chat(tools=[{"type": "browser"}]), 501, "tools[0].type"),
     (CHAT, chat(tools=[{"type": "function"}]), 400, "tools[0].function"),
@@ -118,7 +127,9 @@ WRONG: list[tuple[str, Any, int, str | None]] = [
     (RESPONSES, ask(truncation="some"), 400, "truncation"),
     (RESPONSES, ask(max_output_tokens=0), 400, "max_output_tokens"),
     (RESPONSES, ask(metadata={"k": 1}), 400, "metadata.k"),
-    (RESPONSES, ask(text={"format": FORM}), 501, "text.format.type"),
+    (RESPONSES, ask(text={"format": {"type": "json_schema", **SCHEMA}}), 400, "text.format"),
+    (RESPONSES, ask(text={"format": {"type": "json_schema"}}), 400, "text.format.name"),
+    (f"{RESPONSES}/input_tokens", {"model": "bytes"}, 400, "input"),
     (RESPONSES, ask(tools=[{"type": "web_search"}]), 501, "tools[0].type"),
     (RESPONSES, ask(prompt={"id": "p"}), 501, "prompt"),
     (RESPONSES, ask(include=["message.output_text.logprobs"]), 501, "include"),
@@ -135,7 +146,7 @@ WRONG: list[tuple[str, Any, int, str | None]] = [
     ("/v1/audio/speech", {}, 501, None),
     ("/v1/files", {}, 501, None),
     ("/v1/moderations", {}, 501, None),
-    ("/v1/responses/input_tokens", {}, 501, None),
+    ("/v1/responses/compact", {}, 501, None),
     ("/v1/nothing", {}, 404, None),
     ("/v1/models", {}, 405, None),
 ]

@@ -171,6 +171,15 @@ async def test_a_response_that_is_not_stored_is_gone_after_its_end(client: Async
     assert caught.value.code == "previous_response_not_found"
 
 
+async def test_the_length_of_a_prompt_is_told_beforehand(client: AsyncOpenAI) -> None:
+    counted = await client.responses.input_tokens.count(
+        model=MODEL, input="Hi", instructions="Be kind."
+    )
+    made = await client.responses.create(model=MODEL, input="Hi", instructions="Be kind.")
+    assert made.usage is not None
+    assert counted.input_tokens == made.usage.input_tokens
+
+
 async def test_input_items_are_listed(client: AsyncOpenAI) -> None:
     items: Any = [
         {"role": "user", "content": "a"},

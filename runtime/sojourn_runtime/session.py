@@ -505,7 +505,7 @@ class Session:
             "idleSeconds": round(idle, 3),
             "lastSnapshot": facts.to_json() if facts else None,
             "latency": self.stats.latency(),
-            "allocator": None,
+            "allocator": _pool(opened) if opened else None,
             "yieldedMs": round(opened.worker.arbiter.yielded * 1000) if opened else 0,
             "resumed": resumed,
         }
@@ -538,6 +538,22 @@ class Session:
                 "snapshot_bytes": keeper.facts.bytes if keeper.facts else 0,
             }
         return values
+
+
+def _pool(opened: _Opened) -> dict[str, Json]:
+    """The KV pool, which is all that this runtime allocates: blocks of one size never fragment.
+
+    Split bytes belong to allocators with blocks of many sizes: unknown here, not 0.
+    """
+    pool, size = opened.worker.scheduler.pool, opened.model.runner.block_bytes
+    free = pool.free * size
+    reserved = pool.count * size
+    return {
+        "reserved": reserved,
+        "allocated": reserved - free,
+        "inactiveSplit": None,
+        "largestFree": free,
+    }
 
 
 def _ms(seconds: float) -> float:

@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 from sojourn_deviceplugin import check, logs, web
-from sojourn_deviceplugin.config import Config, ConfigError, load
+from sojourn_deviceplugin.config import Config, ConfigError
 from sojourn_deviceplugin.core import BOOT_ID
 from sojourn_deviceplugin.kube import Access, ApiError, in_cluster
 from sojourn_deviceplugin.nvml import Nvml
 from sojourn_deviceplugin.plugin import Plugin
 from sojourn_deviceplugin.registry import Registry, RegistryError
+from sojourn_deviceplugin.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +42,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = _arguments(arguments)
     logs.configure(options.log_level)
     try:
-        config = load(options.config) if options.config else Config()
+        settings = Settings(options.config)
         if options.check:
-            return _check(config)
-        return _run(config, options)
+            return _check(settings.config)
+        return _run(settings, options)
     except (ConfigError, ApiError, RegistryError) as error:
         log.error("cannot start", extra={"error": str(error)})  # noqa: TRY400 - the text says it
         return 2
@@ -58,13 +59,20 @@ def _check(config: Config) -> int:
     return 0
 
 
-def _run(config: Config, options: argparse.Namespace) -> int:
-    access = _access(options, config)
+def _run(settings: Settings, options: argparse.Namespace) -> int:
+    while not _serve(settings, options):
+        log.info("settings changed, starting anew")
+    return 0
+
+
+def _serve(settings: Settings, options: argparse.Namespace) -> bool:
+    """Serve with the present settings; False when they have changed."""
+    access = _access(options, settings.config)
     if access is not None and not options.node_name:
         raise ConfigError("--node-name: is needed to write the GPUNode (or set NODE_NAME)")
-    plugin = Plugin(config, node_name=options.node_name, access=access)
+    plugin = Plugin(settings.config, node_name=options.node_name, access=access)
     server = web.serve(
-        config.metrics_port,
+        settings.config.metrics_port,
         plugin.metrics.registry,
         alive=plugin.registrar.is_alive,
         ready=lambda: plugin.ready,
@@ -73,6 +81,8 @@ def _run(config: Config, options: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: plugin.end())
     plugin.start()
     log.info("started", extra={"node": options.node_name, "port": server.server_port})
-    plugin.run()
+    ended = plugin.run(until=settings.changed)
     plugin.stop()
-    return 0
+    server.shutdown()
+    server.server_close()
+    return ended

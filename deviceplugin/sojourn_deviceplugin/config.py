@@ -61,8 +61,11 @@ class Config:
     """The longest that one rise of an arbiter flag counts."""
     stale_milliseconds: int = 1000
     """A runtime that has not beaten for so long is taken for stopped."""
+    host_proc: Path | None = None
+    """The host's /proc as mounted in the pod (or /proc itself with hostPID): memory is then told
+    apart by pod, exactly; without it nobody knows whose process is whose."""
     process_names: bool = False
-    """Name the processes that use memory; needs the host's process ids to mean anything."""
+    """Name processes that use foreign memory in messages; needs `hostProc` to mean anything."""
     metrics_port: int = 9400
     publish: bool = True
     """Write the GPUNode; off where no API server is (a test, a bare machine)."""
@@ -153,7 +156,7 @@ def _value(key: str, value: object) -> object:  # noqa: PLR0911 - one line per k
             return _models(value, key=key)
         case "reservedBytes":
             return size(value, key=key)
-        case "kubeletDir" | "arbiterDir" | "stateDir":
+        case "kubeletDir" | "arbiterDir" | "stateDir" | "hostProc":
             return _folder(value, key=key)
         case "deviceListStrategy":
             return _choice(DeviceList, value, key=key)

@@ -13,7 +13,7 @@ from typing import Final
 
 from sojourn_api import arbiter
 
-from sojourn_deviceplugin import conduct, health, registry, slices
+from sojourn_deviceplugin import conduct, health, processes, registry, slices
 from sojourn_deviceplugin._proto import deviceplugin_v1beta1_pb2 as pb
 from sojourn_deviceplugin.config import Config, DeviceNodes
 from sojourn_deviceplugin.facts import GpuFacts, NodeFacts, Xid
@@ -63,6 +63,8 @@ class Node:
         self._offers: dict[int, Offer] = {}
         self._messages: dict[int, tuple[int, pb.ListAndWatchResponse]] = {}
         self._claimed: frozenset[str] = frozenset()
+        self._pids: Mapping[int, str] = {}
+        self._uids: dict[tuple[str, str], str] = {}
         for gpu in self._known.values():
             self._open(gpu)
         with self._lock:
@@ -186,10 +188,7 @@ class Node:
     ) -> Offer:
         if facts is None or facts.error:
             return replace(before, gpu=gpu, verdict=verdict) if before else Offer(gpu, verdict)
-        granted = sum(grant.slices for grant in self._ledger.of(gpu.ordinal)) * gpu.slice_bytes
-        foreign = slices.foreign(
-            used=facts.used_bytes, granted=granted, slice_bytes=gpu.slice_bytes
-        )
+        foreign = self._foreign(gpu, facts)
         peers = (self._known[uuid].ordinal for uuid in facts.links if uuid in self._known)
         return Offer(
             gpu=gpu,
@@ -206,6 +205,27 @@ class Node:
             mig=facts.mig,
             nodes=self._nodes(facts),
         )
+
+    def _foreign(self, gpu: registry.Known, facts: GpuFacts) -> slices.Foreign:
+        grants = tuple(self._ledger.of(gpu.ordinal))
+        found = self._uses(grants, facts)
+        if found is not None:
+            return slices.foreign(used=found.foreign, granted=0, slice_bytes=gpu.slice_bytes)
+        granted = sum(grant.slices for grant in grants) * gpu.slice_bytes
+        return slices.foreign(used=facts.used_bytes, granted=granted, slice_bytes=gpu.slice_bytes)
+
+    def _uses(self, grants: Iterable[Grant], facts: GpuFacts) -> processes.Uses | None:
+        """Whose memory is whose; None where that cannot be told for sure."""
+        if self.config.host_proc is None:
+            return None
+        uids = [
+            grant.holder and self._uids.get((grant.holder.namespace, grant.holder.pod))
+            for grant in grants
+        ]
+        known = [uid for uid in uids if uid]
+        if len(known) < len(uids):
+            return None  # a pod that we do not know yet would be taken for a stranger
+        return processes.uses(facts.processes, pods=self._pids, holders=known)
 
     def _nodes(self, facts: GpuFacts) -> tuple[str, ...]:
         if self.config.device_nodes is DeviceNodes.NONE:
@@ -246,6 +266,7 @@ class Node:
         """Give grants the tiers of their pods (by namespace and name); returns what changed."""
         changed = []
         with self._lock:
+            self._uids = {key: pod.uid for key, pod in pods.items() if pod.uid}
             for grant in tuple(self._ledger.grants):
                 if grant.holder is None or not grant.slot:
                     continue
@@ -256,6 +277,28 @@ class Node:
                     self._slots[grant.ordinal].promote(grant.slot, tier)
                     changed.append(self._ledger.promote(grant, tier))
         return changed
+
+    def attribute(self, pids: Mapping[int, str]) -> None:
+        """Pod UIDs of the processes on GPUs, by host process id, as of the next judgement."""
+        self._pids = pids
+
+    def overuse(self) -> list[tuple[Grant, int]]:
+        """Grants whose pods use more memory than granted, and how much; empty if unknown."""
+        found = []
+        with self._lock:
+            for offer in self._offers.values():
+                facts = self._facts.gpu(offer.gpu.uuid)
+                grants = tuple(self._ledger.of(offer.gpu.ordinal))
+                uses = facts and self._uses(grants, facts)
+                if not uses:
+                    continue
+                for grant in grants:
+                    holder = grant.holder
+                    uid = self._uids[holder.namespace, holder.pod] if holder else ""
+                    used = uses.by_pod.get(uid, 0)
+                    if used > grant.slices * offer.gpu.slice_bytes:
+                        found.append((grant, used))
+        return found
 
     def claimed(self, uuids: Iterable[str]) -> None:
         """GPUs that another plugin offers to the kubelet, as of the next judgement."""

@@ -6,7 +6,7 @@ Names carry units; what is unknown has no sample, never a zero.
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sojourn_api.arbiter import PageState
@@ -74,6 +74,11 @@ class Metrics:
             ["gpu"],
             registry=self.registry,
         )
+        self._over = Gauge(
+            "sojourn_grants_over_memory",
+            "Grants whose pods use more memory than granted (known with hostProc only).",
+            registry=self.registry,
+        )
         self._errors = Counter(
             "sojourn_deviceplugin_errors",
             "Failed calls to the kubelet or the API server.",
@@ -96,6 +101,9 @@ class Metrics:
 
     def offended(self, ordinal: int, steps: int) -> None:
         self._offences.labels(str(ordinal)).inc(steps)
+
+    def overusing(self, grants: int) -> None:
+        self._over.set(grants)
 
     def failed(self, to: str) -> None:
         self._errors.labels(to).inc()

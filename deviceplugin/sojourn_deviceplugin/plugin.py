@@ -7,11 +7,14 @@ holding up the others.
 import logging
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
-from sojourn_deviceplugin import conduct
+from sojourn_deviceplugin import conduct, processes
 from sojourn_deviceplugin.config import Config
 from sojourn_deviceplugin.core import Node, Turn
+from sojourn_deviceplugin.facts import NodeFacts
 from sojourn_deviceplugin.kube import Access, Kube
 from sojourn_deviceplugin.metrics import GrantGauges, Metrics, NodeGauges
 from sojourn_deviceplugin.node import Publisher
@@ -27,6 +30,7 @@ EAGER_SECONDS: Final = 0.25
 """While a grant waits for its pod: its session starts and wants its tier."""
 EAGER_FOR_NS: Final = 30_000_000_000
 CLAIMS_SECONDS: Final = 30.0
+JOIN_SECONDS: Final = 2.0
 
 
 class Plugin:
@@ -54,6 +58,9 @@ class Plugin:
         self._kubelet_error = ""
         self._silent = False
         self._pages: dict[int, dict[str, conduct.Seen]] = {}
+        self._pids: dict[int, str] = {}
+        self._greedy: set[tuple[int, str]] = set()
+        self._invaded: set[int] = set()
         self._offenders: set[tuple[int, str]] = set()
         """Told of once: an event for each look would be a flood."""
         self._end = threading.Event()
@@ -74,19 +81,23 @@ class Plugin:
         for thread in (self.registrar, self.publisher, self._listener, self._reader):
             if thread is not None:
                 thread.stop()
-        self.registrar.join(2)
+                thread.join(JOIN_SECONDS)
         self._resources.close()
 
-    def run(self) -> None:
-        """Loop until stopped."""
+    def run(self, *, until: Callable[[], bool] = lambda: False) -> bool:
+        """Loop until asked to end (True), or until `until` says so between two rounds (False)."""
         while not self._end.is_set():
             self.tick()
+            if until():
+                return False
             self._end.wait(EAGER_SECONDS if self._somebody_waits() else TICK_SECONDS)
+        return True
 
     def tick(self) -> None:
         """One round."""
         self._look_at_kubelet()  # first: what is granted decides what is foreign
         self._look_at_gpus()
+        self._look_at_memory()
         self._look_at_conduct()
         if self.publisher is not None:
             for grant in self.node.promote(self.publisher.pods):
@@ -106,12 +117,56 @@ class Plugin:
             return
         self._reader.fresh.clear()
         self._silent = silent
+        facts = self._reader.latest()
+        if self.node.config.host_proc is not None:
+            self.node.attribute(self._pods_of(facts, self.node.config.host_proc))
         xids = self._listener.drain()
         for xid in xids:
             self.metrics.xid(xid.uuid, xid.number)
             log.warning("XID", extra={"uuid": xid.uuid, "xid": xid.number})
-        for turn in self.node.refresh(self._reader.latest(), xids):
+        for turn in self.node.refresh(facts, xids):
             self._turned(turn)
+
+    def _pods_of(self, facts: NodeFacts, proc: Path) -> dict[int, str]:
+        """Pod UIDs of the processes on GPUs; a process id is looked up while it is there."""
+        pids = {process.pid for gpu in facts.gpus for process in gpu.processes}
+        known = {pid: uid for pid, uid in self._pids.items() if pid in pids}
+        for pid in pids - set(known):
+            known[pid] = processes.pod_uid(processes.cgroup_of(pid, proc=proc))
+        self._pids = known
+        return known
+
+    def _look_at_memory(self) -> None:
+        """Report pods that use more than they were granted, once for each grant."""
+        over = {(grant.ordinal, grant.slot): (grant, used) for grant, used in self.node.overuse()}
+        self.metrics.overusing(len(over))
+        for key in set(over) - self._greedy:
+            grant, used = over[key]
+            pod = f"{grant.holder.namespace}/{grant.holder.pod}" if grant.holder else ""
+            extra = {"gpu": grant.ordinal, "pod": pod, "bytes": used, "slices": grant.slices}
+            log.warning("uses more memory than granted", extra=extra)
+            if self.publisher is not None:
+                text = f"gpu-{grant.ordinal}: {pod} uses {used} bytes, over {grant.slices} slices"
+                self.publisher.tell(reason="MemoryOverGrant", message=text, warning=True)
+        self._greedy = set(over)
+        self._tell_foreign()
+
+    def _tell_foreign(self) -> None:
+        """Say when slices go out of service for foreign memory, and when they are back."""
+        facts, offers, _ = self.node.snapshot()
+        withdrawn = {offer.gpu.ordinal: offer for offer in offers if offer.out}
+        for ordinal in set(withdrawn) - self._invaded:
+            offer = withdrawn[ordinal]
+            gpu = facts.gpu(offer.gpu.uuid)
+            who = sorted({p.name for p in gpu.processes if p.name}) if gpu else []
+            text = f"gpu-{ordinal}: {offer.foreign_bytes} bytes in use above all grants"
+            text += f", by {', '.join(who)}" if who else ""
+            log.warning("foreign memory", extra={"gpu": ordinal, "detail": text})
+            if self.publisher is not None:
+                self.publisher.tell(reason="ForeignMemory", message=text, warning=True)
+        for ordinal in self._invaded - set(withdrawn):
+            log.info("foreign memory is gone", extra={"gpu": ordinal})
+        self._invaded = set(withdrawn)
 
     def _turned(self, turn: Turn) -> None:
         after = turn.after

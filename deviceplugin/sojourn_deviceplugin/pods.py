@@ -32,6 +32,7 @@ class SessionPod:
     tier: str
     priority: int
     promises: Mapping[int, Promise]
+    uid: str = ""
 
 
 def session_pod(raw: Mapping[str, Any]) -> SessionPod | None:
@@ -61,6 +62,7 @@ def session_pod(raw: Mapping[str, Any]) -> SessionPod | None:
             tier=str(notes[names.ANNOTATION_TIER]),
             priority=int(notes[names.ANNOTATION_PRIORITY]),
             promises=promises,
+            uid=str(meta.get("uid", "")),
         )
     except (KeyError, TypeError, ValueError):
         return None

@@ -40,20 +40,28 @@ class Process:
 
     def command(self, *more: str) -> list[str]:
         file = self.folder / "config.yaml"
-        file.write_text(yaml.safe_dump(self.settings))
+        draft = file.with_suffix(".new")
+        draft.write_text(yaml.safe_dump(self.settings))
+        draft.replace(file)
         module = [sys.executable, "-m", "sojourn_deviceplugin", "run", "--config", str(file)]
         return [*module, *more]
 
     def start(self) -> None:
-        log = self.folder / "plugin.log"
-        with log.open("w") as stderr:
+        with self._log.open("w") as stderr:
             self.running = subprocess.Popen(self.command(), env=self._environment, stderr=stderr)
-        until(lambda: self._started(log), seconds=20)
+        until(self._started, seconds=20)
 
-    def _started(self, log: Path) -> bool:
+    @property
+    def _log(self) -> Path:
+        return self.folder / "plugin.log"
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def _started(self) -> bool:
         assert self.running is not None
-        assert self.running.poll() is None, log.read_text()
-        for line in log.read_text().splitlines():
+        assert self.running.poll() is None, self.log()
+        for line in self.log().splitlines():
             entry = json.loads(line)
             if entry["message"] == "started":
                 self.port = entry["port"]

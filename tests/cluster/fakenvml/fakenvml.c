@@ -131,6 +131,7 @@ static struct {
 static struct { u64 soft, hard; char scope[256]; } limits[GPUS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static u32 initialised; /* epoch under which the caller initialised; 0 is not at all */
+static int users;       /* initialisations less shutdowns, which the real library counts, too */
 static char handles[GPUS], mig_handles[GPUS][INSTANCES], gi_handles[GPUS][INSTANCES];
 
 static void read_gpu(struct gpu *gpu, const struct json *node, u32 index) {
@@ -262,12 +263,13 @@ API int nvmlInitWithFlags(u32 flags) {
   int result = enter(__func__);
   if (result != UNINITIALIZED && result != OK) return leave(result);
   if (!getenv("FAKE_NVML_SCENARIO")) return leave(9);
+  users = initialised == now.epoch ? users + 1 : 1;
   initialised = now.epoch;
   return leave(OK);
 }
 API int nvmlShutdown(void) {
   int result = enter(__func__);
-  initialised = 0;
+  if (--users <= 0) initialised = 0;
   return leave(result);
 }
 API const char *nvmlErrorString(int result) {

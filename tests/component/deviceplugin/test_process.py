@@ -122,6 +122,19 @@ def test_wrong_settings_end_it_with_the_name_of_the_setting(process: Process) ->
     assert "sliceBytes" in json.loads(line)["error"]
 
 
+def test_a_changed_settings_file_is_taken_over_and_a_wrong_one_is_not(process: Process) -> None:
+    process.start()
+    until(lambda: process.kubelet.capacity(GPU0) == 79)
+    process.settings["sliceBytes"] = "1Mi"
+    process.command()
+    until(lambda: "new settings refused" in process.log())
+    assert process.kubelet.allocatable(GPU0) == 79
+    process.settings["sliceBytes"] = "4Gi"
+    process.command()
+    until(lambda: process.kubelet.capacity(GPU0) == 19)
+    assert process.kill(signal.SIGTERM) == 0
+
+
 @pytest.mark.timeout(180)
 def test_memory_stays_flat_over_thousands_of_allocations(process: Process) -> None:
     process.machine.gpus = [fake.gpu(n, name=fake.H200, mib=143771) for n in range(8)]

@@ -216,6 +216,53 @@ def test_a_tier_outlives_the_plugin(rig: Rig, server: Server) -> None:
     assert arbiter.read_tier(grants, slot).priority == 2500
 
 
+def test_with_the_hosts_proc_memory_is_told_apart_by_pod(rig: Rig, server: Server) -> None:
+    uid = "0f6a3c1e-8f5b-4b7e-9a53-0c6d2f1e7a90"
+    proc = rig.folder / "proc"
+    for pid, cgroup in ((71, f"0::/kubepods/pod{uid}/1"), (72, "0::/system.slice/x.service")):
+        (proc / str(pid)).mkdir(parents=True)
+        (proc / str(pid) / "cgroup").write_text(cgroup)
+    rig.settings["host_proc"] = proc
+    rig.settings["process_names"] = True
+    session = pod("s-1", priority=0, slices=30)
+    session["metadata"]["uid"] = uid
+    server.pods = [session]
+    plugin = start(rig, server)
+    rig.kubelet.admit("s-1", {GPU0: 30})
+    until(lambda: plugin.publisher is not None and plugin.publisher.pods)
+    stranger = {"pid": 72, "mib": 3 * 1024, "name": "Xorg"}
+    rig.machine.set(0, processes=[{"pid": 71, "mib": 5 * 1024}, stranger])
+    # All of it would fit into the grant, and yet 3 GiB are known to be foreign.
+    until(lambda: rig.kubelet.allocatable(GPU0) == 76)
+    until(lambda: any("Xorg" in event["message"] for event in server.events))
+    rig.machine.set(0, processes=[{"pid": 71, "mib": 31 * 1024}])
+    until(lambda: any(event["reason"] == "MemoryOverGrant" for event in server.events))
+    assert "default/s-1 uses" in server.events[-1]["message"]
+
+
+def test_computing_under_a_higher_flag_is_reported(rig: Rig, server: Server) -> None:
+    gold, silver = pod("g-1", priority=2500, slices=30), pod("s-1", priority=1000, slices=20)
+    server.pods = [gold, silver]
+    plugin = start(rig, server)
+    pages = []
+    for name, size in (("g-1", 30), ("s-1", 20)):
+        given = rig.kubelet.admit(name, {GPU0: size}).responses[GPU0]
+        pages.append(arbiter.Page(Path(given.mounts[1].host_path)))
+    until(lambda: {g.tier.priority for g in plugin.node.snapshot()[2]} == {2500, 1000})
+    up, cheat = pages
+    up.raise_flag()
+
+    def offends() -> bool:
+        up.beat()
+        cheat.step()
+        return any(event["reason"] == "YieldIgnored" for event in server.events)
+
+    until(offends)
+    assert "default/s-1 computed" in server.events[-1]["message"]
+    for page in pages:
+        page.close()
+
+
 @pytest.mark.parametrize("fault", ["no session's", "other slices", "no annotation"])
 def test_a_pod_that_the_operator_did_not_vouch_for_stays_lowest(
     rig: Rig, server: Server, fault: str

@@ -5,6 +5,7 @@ decided here.
 """
 
 import asyncio
+import dataclasses
 import logging
 import os
 import signal
@@ -155,7 +156,13 @@ def _feed(table: Table[Any]) -> Any:
 
 
 async def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:
-    return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+    inside = kopf.login_with_service_account(**kwargs)
+    if inside is None:
+        return kopf.login_with_kubeconfig(**kwargs)
+    # kopf would ask the cluster's DNS, which the operator must outlive; the kubelet says this.
+    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+    address = f"[{host}]" if ":" in host else host
+    return dataclasses.replace(inside, server=f"https://{address}:{port}")
 
 
 def settings(cache: Cache) -> kopf.OperatorSettings:

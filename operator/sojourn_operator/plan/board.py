@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from sojourn_operator.plan.books import Books
 from sojourn_operator.plan.need import take_of
 from sojourn_operator.plan.placer import Placer
+from sojourn_operator.plan.roster import Roster
 from sojourn_operator.plan.state import Mix, Node, Phase, Place, Session, State
 from sojourn_operator.plan.take import Take
 
@@ -27,6 +28,7 @@ class Board:
     holders: dict[str, dict[str, Take]] = field(default_factory=dict)
     held: dict[str, Take] = field(default_factory=dict)
     books: Books = field(default_factory=Books)
+    roster: Roster = field(default_factory=Roster)
     pausing: set[str] = field(default_factory=set)
     unwanted: set[str] = field(default_factory=set)
     waiting: set[str] = field(default_factory=set)
@@ -36,6 +38,7 @@ class Board:
     _dismissed: dict[str, Session] = field(default_factory=dict)
     _booked: dict[str, tuple[Session, Take]] = field(default_factory=dict)
     _mix: Mix = field(default_factory=Mix)
+    _nodes_changed: bool = False
     _supply: Counter[tuple[object, ...]] = field(default_factory=Counter)
 
     def update(self, state: State) -> None:
@@ -46,7 +49,8 @@ class Board:
             self.books.add(session)
         self._dismissed.clear()
         moved = self._update_nodes(state)
-        self._update_mix(state.mix)
+        if self._nodes_changed or state.mix is not self._mix:
+            self._update_mix(state.mix)
         before, self._sessions = self._sessions, dict(state.sessions)
         for key in before.keys() - state.sessions.keys():
             self._release(key)
@@ -120,13 +124,16 @@ class Board:
         again.
         """
         before, self._nodes = self._nodes, dict(state.nodes)
+        self._nodes_changed = False
         displaced: list[str] = []
         for name in before.keys() - state.nodes.keys():
+            self._nodes_changed = True
             displaced += self._displace(name)
             self.placer.drop_node(name)
         for name, node in state.nodes.items():
             old = before.get(name)
             if old is not node and old != node:
+                self._nodes_changed = True
                 displaced += self._displace(name)
                 self.placer.put_node(node)
         # A session may have been waiting for its node to be known.
@@ -140,10 +147,11 @@ class Board:
         return displaced
 
     def _displace(self, name: str) -> list[str]:
-        keys = list(self.holders.pop(name, ()))
-        for key in keys:
+        displaced = self.holders.pop(name, {})
+        keys = list(displaced)
+        for key, what in displaced.items():
             del self.held[key]
-            self.books.add(self._counted.pop(key), -1)
+            self._uncount(key, what)
         return keys
 
     def _hold(self, session: Session) -> None:
@@ -157,6 +165,7 @@ class Board:
         self.held[session.key] = what
         self._counted[session.key] = session
         self.books.add(session)
+        self.roster.add(session.key, session.tier, what)
         self.holders.setdefault(place.node, {})[session.key] = what
         self.placer.take(what)
 
@@ -165,7 +174,12 @@ class Board:
         if what is not None:
             del self.holders[what.node][key]
             self.placer.give(what)
-            self.books.add(self._counted.pop(key), -1)
+            self._uncount(key, what)
+
+    def _uncount(self, key: str, what: Take) -> None:
+        session = self._counted.pop(key)
+        self.books.add(session, -1)
+        self.roster.remove(key, session.tier, what)
 
 
 def _holding_differs(old: Session, new: Session) -> bool:

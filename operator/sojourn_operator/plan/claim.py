@@ -84,8 +84,11 @@ def wait(turn: Turn, session: Session) -> None:
     """Nothing can be done now: say what is missing."""
     known = turn.missing.get(session.request)
     if known is None:
-        known = no_room(turn.board.placer.rooms.values(), session.request)
-        turn.missing[session.request] = known
+        placer, request = turn.board.placer, session.request
+        rooms = placer.rooms.values()
+        need = placer.index.needs(request, request.shards)
+        needs = ((room, need(room)) for room in rooms)
+        known = turn.missing[request] = no_room(needs, request)
     possible, message = known
     reason = NO_ROOM if possible else NO_GPU
     turn.actions.append(Wait(session.key, reason=reason, message=message))

@@ -8,6 +8,7 @@ habit can skew.
 
 import heapq
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
@@ -21,6 +22,7 @@ BACKLOG: Final = 256
 """Changes after which a row is brought up to date unasked: bounds the slowest decision."""
 
 
+@lru_cache(maxsize=1 << 17)
 def tie_of(name: str) -> int:
     """Where a node stands among equals."""
     return int.from_bytes(blake2b(name.encode(), digest_size=TIE_BITS // 8).digest())
@@ -110,6 +112,10 @@ class Index:
             return None
         need = row.need(self._rooms[found])
         return None if need is None else (found, need)
+
+    def needs(self, request: Request, shards: int) -> Callable[[Room], Need | None]:
+        """The need of a request, node by node."""
+        return self._of(request, shards).need
 
     def need(self, room: Room, request: Request, shards: int) -> Need | None:
         """The need of a request on a node."""

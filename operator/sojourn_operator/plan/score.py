@@ -27,20 +27,22 @@ class Weights:
     """How much each cost counts; found by simulation of mixes, see docs/benchmarks.md."""
 
     worth: float = 1.0
-    shortage: float = 0.3
+    shortage: float = 0.449
     """Per thousandth of free GPU that the node's free CPU cannot serve."""
-    surplus: float = 0.1
+    surplus: float = 0.111
     """Per thousandth of a GPU that the node's spare CPU could have served."""
-    shortage_from: float = 0.8
+    shortage_from: float = 0.65
     """CPU per GPU, in multiples of the mix's, below which CPU is short."""
-    surplus_from: float = 1.2
-    split: float = 0.03
-    fresh: float = 20.0
+    surplus_from: float = 1.496
+    split: float = 0.024
+    """Per thousandth that those who ask for several GPUs of a node lose by a split."""
+    fresh: float = 9.76
     """For a node that is wholly free until now."""
-    opened: float = 0.0
+    opened: float = 50.7
     """For a GPU that is wholly free until now and will not be wholly taken."""
-    scarce: float = 0.5
-    scarce_power: float = 1.0
+    scarce: float = 0.423
+    scarce_power: float = 0.807
+    """Of a model's demand over supply, by those who accept few models."""
     step: float = 50.0
     """Costs that differ by less may tie."""
 

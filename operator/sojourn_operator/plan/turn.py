@@ -26,15 +26,20 @@ class Turn:
     """Claimants whose nomination does not hold any more."""
     hopeless: set[tuple[Request, str, str]] = field(default_factory=set)
     """Requests of tier and tenant that found no victims: the next of a kind need not look."""
+    _leaving_at: dict[str, list[Take]] = field(default_factory=dict)
     missing: dict[Request, tuple[bool, str]] = field(default_factory=dict)
     """What was said to a request that found no room, for the next of its kind."""
 
     def __post_init__(self) -> None:
         self.leaving.update(self.board.pausing)
+        for key in self.leaving:
+            self._note_leaving(key)
 
     def leave(self, session: Session) -> None:
         """Count a session as leaving, so that its room and its tenant's share come free."""
-        self.leaving.add(session.key)
+        if session.key not in self.leaving:
+            self.leaving.add(session.key)
+            self._note_leaving(session.key)
         self.board.dismiss(session)
 
     def look_again(self, when: float) -> None:
@@ -44,8 +49,16 @@ class Turn:
 
     def leaving_from(self, node: str) -> list[Take]:
         """What becomes free on a node by itself."""
-        holders = self.board.holders.get(node, {})
-        return [what for key, what in holders.items() if key in self.leaving]
+        return self._leaving_at.get(node, [])
+
+    def leaving_nodes(self) -> list[str]:
+        """Nodes on which something becomes free."""
+        return list(self._leaving_at)
+
+    def _note_leaving(self, key: str) -> None:
+        what = self.board.held.get(key)
+        if what is not None:
+            self._leaving_at.setdefault(what.node, []).append(what)
 
     def accepts(self, session: Session) -> Callable[[str], bool] | None:
         """Nodes that the session may go to now: not those that refused it lately."""

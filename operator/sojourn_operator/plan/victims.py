@@ -6,7 +6,7 @@ node is found; over several GPUs the node is. What is leaving anyway counts as f
 nothing.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 
@@ -28,13 +28,8 @@ class Candidate:
     over: int
     borrows: bool
     violates: bool
-
-    @property
-    def rank(self) -> tuple[float, ...]:
-        """Smallest for whoever should go first."""
-        guaranteed, violates = float(not self.borrows), float(self.violates)
-        size, since = self.session.save_bytes, self.session.since
-        return (guaranteed, violates, self.priority, -self.over, size, -since)
+    order: tuple[float | str, ...]
+    """Smallest for whoever should go first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +53,7 @@ def find_claims(
     leaving: Callable[[str], list[Take]],
     candidates: Callable[[str], list[Candidate]],
     count: int,
+    options: int = 0,
 ) -> list[Claim]:
     """The `count` cheapest claims over all given nodes; none if pausing everyone is not enough."""
     found: list[tuple[Cost, Place, tuple[Candidate, ...]]] = []
@@ -66,13 +62,22 @@ def find_claims(
         going, pausable = leaving(name), candidates(name)
         if going or pausable:
             found += [
-                (cost_of(chosen, place), place, chosen)
+                (_cost(chosen, place), place, chosen)
                 for place, chosen in claims_on(placer, room, need, going=going, pausable=pausable)
             ]
     return [
-        Claim(place=place, victims=tuple(one.session for one in chosen), options=len(found))
+        Claim(
+            place=place,
+            victims=tuple(one.session for one in chosen),
+            options=max(options, len(found)),
+        )
         for _, place, chosen in nsmallest(count, found, key=lambda one: one[0])
     ]
+
+
+def _cost(chosen: Sequence[Candidate], place: Place) -> Cost:
+    ordinal = place.gpus[0].ordinal if place.gpus else 0
+    return cost_of(chosen, node=place.node, ordinal=ordinal)
 
 
 def claims_on(
@@ -111,7 +116,7 @@ def reprieve(
 ) -> tuple[Candidate, ...]:
     """Put back the most important first, as long as the need fits; returns who stays out."""
     out: list[Candidate] = []
-    for one in sorted(pausable, key=lambda one: one.rank, reverse=True):
+    for one in sorted(pausable, key=lambda one: one.order, reverse=True):
         room.take(one.what)
         if placer.policy.choose(room, need) is None:
             room.give(one.what)
@@ -119,22 +124,22 @@ def reprieve(
     return tuple(reversed(out))
 
 
-def cost_of(chosen: tuple[Candidate, ...], place: Place) -> Cost:
+def cost_of(chosen: Sequence[Candidate], *, node: str, ordinal: int) -> Cost:
     """Guaranteed use last; then fewest violated budgets, lowest tier, most over guarantee, fewest
     bytes, fewest sessions, youngest.
     """
-    order = (float(tie_of(place.node)), float(place.gpus[0].ordinal if place.gpus else 0))
     if not chosen:
-        return (-1.0, *order)
+        return (-1.0, tie_of(node), ordinal)
     return (
-        float(any(not one.borrows for one in chosen)),
-        float(sum(one.violates for one in chosen)),
+        any(not one.borrows for one in chosen),
+        sum(one.violates for one in chosen),
         max(one.priority for one in chosen),
         max(-one.over for one in chosen),
         sum(one.session.save_bytes for one in chosen),
         len(chosen),
         -max(one.session.since for one in chosen),
-        *order,
+        tie_of(node),
+        ordinal,
     )
 
 
@@ -149,4 +154,20 @@ def candidate(
 ) -> Candidate:
     """A session as a candidate; `over` is its tenant's use above its guarantee."""
     violates = any(budgets.get(name, 1) <= 0 for name in session.budgets)
-    return Candidate(session, what, priority, over, borrows=borrows, violates=violates)
+    return Candidate(
+        session,
+        what,
+        priority,
+        over,
+        borrows=borrows,
+        violates=violates,
+        order=(
+            not borrows,
+            violates,
+            priority,
+            -over,
+            session.save_bytes,
+            -session.since,
+            session.key,
+        ),
+    )

@@ -5,7 +5,7 @@ Text only. Numbers come with their unit, places as `node-b gpu-1`.
 
 from collections.abc import Iterable
 
-from sojourn_operator.plan.need import gpu_filter, node_refusal, parts_of
+from sojourn_operator.plan.need import Need, node_refusal
 from sojourn_operator.plan.room import Room
 from sojourn_operator.plan.state import Place, Request, Session
 from sojourn_operator.plan.take import WHOLE
@@ -50,38 +50,48 @@ def moved_for(claimant: Session, victim: Session, home: Place) -> str:
     )
 
 
-def no_room(rooms: Iterable[Room], request: Request) -> tuple[bool, str]:
-    """Whether any GPU could ever serve the request, and in numbers what is missing now."""
-    slices, share = request.on_each(max(request.shards, 1))
-    allowed = gpu_filter(request)
+def no_room(rooms: Iterable[tuple[Room, Need | None]], request: Request) -> tuple[bool, str]:
+    """Whether any GPU could ever serve the request, and in numbers what is missing now.
+
+    Each room comes with the request's need there, None where the node itself is excluded.
+    """
+    slices, _ = request.on_each(max(request.shards, 1))
     count = matching = able = 0
-    most: tuple[int, int, str] | None = None
-    nodes_short: dict[str, int] = {}
-    for room in rooms:
-        node = room.node
-        refusal = _node_state(room) or node_refusal(node, request)
-        if refusal:
-            nodes_short[refusal] = nodes_short.get(refusal, 0) + 1
+    most: tuple[tuple[int, int], Room, int] | None = None
+    left_out: dict[str, int] = {}
+    for room, need in rooms:
+        if need is None or not room.usable:
+            refusal = _node_state(room) or node_refusal(room.node, request)
+            left_out[refusal] = left_out.get(refusal, 0) + 1
             continue
-        for index, gpu in enumerate(node.gpus):
-            count += 1
-            if not gpu.healthy or not allowed(gpu):
+        count += len(need.gpu.parts)
+        gpus, time = room.node.gpus, room.parts
+        for index, parts in enumerate(need.gpu.parts):
+            if parts < 0:
                 continue
             matching += 1
-            parts = parts_of(gpu, share=share, decode_fraction=request.decode_fraction)
-            able += gpu.slices >= slices and 0 <= parts <= WHOLE
-            name = f"{node.name} gpu-{gpu.ordinal}"
-            free_share = 0
-            if gpu.speed is not None:
-                capacity = gpu.speed.capacity(request.decode_fraction)
-                free_share = max(room.parts[index], 0) * capacity // WHOLE
-            found = (min(max(room.slices[index], 0), slices), free_share, name)
-            full = (max(room.slices[index], 0), free_share, name)
-            if most is None or found[:2] > (min(most[0], slices), most[1]):
-                most = full
+            if parts <= WHOLE and gpus[index].slices >= slices:
+                able += 1
+            free = room.slices[index]
+            enough = min(slices, free)
+            if most is None or enough > most[0][0]:
+                most = ((enough, time[index] if parts else free), room, index)
+            elif enough == most[0][0]:
+                then = time[index] if parts else free
+                if then > most[0][1]:
+                    most = ((enough, then), room, index)
+    found = None if most is None else _free_at(most[1], most[2], request)
     return able >= max(request.shards, 1), _sentence(
-        request, most=most, count=count, matching=matching, able=able, refusals=nodes_short
+        request, most=found, count=count, matching=matching, able=able, refusals=left_out
     )
+
+
+def _free_at(room: Room, index: int, request: Request) -> tuple[int, int, str]:
+    """Free slices and share of one GPU, and its name."""
+    gpu = room.node.gpus[index]
+    capacity = 0 if gpu.speed is None else gpu.speed.capacity(request.decode_fraction)
+    share = max(room.parts[index], 0) * capacity // WHOLE
+    return max(room.slices[index], 0), share, f"{room.node.name} gpu-{gpu.ordinal}"
 
 
 def _node_state(room: Room) -> str:

@@ -88,6 +88,16 @@ def test_the_device_plugin_sees_four_folders_of_the_node_and_no_more(plain: Rend
     }
 
 
+def test_the_device_plugin_sees_the_processes_of_the_host_only_when_asked() -> None:
+    rendered = render("devicePlugin.hostProc=true", "devicePlugin.processNames=true")
+    data = rendered["ConfigMap", "sojourn-deviceplugin"]["data"]["deviceplugin.yaml"]
+    config = plugin_config.parse(yaml.safe_load(data))
+    (container,) = pod_of(rendered, "DaemonSet", "sojourn-deviceplugin")["containers"]
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    assert mounts[str(config.host_proc)]["readOnly"] is True
+    assert config.process_names is True
+
+
 def test_the_device_plugin_runs_where_the_label_says(plain: Rendered) -> None:
     pod = pod_of(plain, "DaemonSet", "sojourn-deviceplugin")
     assert pod["nodeSelector"] == {names.LABEL_GPU_NODE: "true"}

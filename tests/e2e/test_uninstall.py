@@ -1,0 +1,137 @@
+"""Upgrade, uninstall and a new install with a live session: nothing is lost or left behind.
+
+Told after the story, on the same cluster and with the session that the story leaves.
+"""
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from kube import CommandFailedError, Kube
+from localcluster.paths import AUDIT_LOG
+from places import Place
+from sojourn_api import names
+from steps import NAMESPACE, SYSTEM, Steps, condition
+from story import Facts
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+CLUSTER_WIDE = (
+    "clusterroles",
+    "clusterrolebindings",
+    "validatingadmissionpolicies",
+    "validatingadmissionpolicybindings",
+    "priorityclasses",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The session before, after the uninstall, and after the new install; and what was left."""
+
+    before: dict[str, Any]
+    released: dict[str, Any]
+    pods: list[str]
+    left: list[str]
+    crds: list[str]
+    back: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def ends(place: Place, facts: Facts) -> Ends:
+    steps = Steps(place.kube)
+    name = facts.victim
+    before = steps.wait_ready(name)
+    place.kube.helm("uninstall", "sojourn", "--namespace", SYSTEM, "--wait", "--timeout", "180s")
+    released = steps.read(name)
+    pods = _names(place.kube, "pods", "-A", "-l", names.LABEL_SESSION)
+    pods += _names(place.kube, "pods,jobs,configmaps", "-n", SYSTEM, "-l", OURS)
+    left = [one for kind in CLUSTER_WIDE for one in _names(place.kube, kind, "-l", OURS)]
+    crds = _names(place.kube, "crds", "-l", OURS)
+    steps.install(values=place.values)
+    steps.suspend(name, wanted=False)
+    back = steps.wait_ready(name, after_epoch=before["status"]["epoch"])
+    return Ends(before, released, pods, left, crds, back)
+
+
+OURS = "app.kubernetes.io/part-of=sojourn"
+
+
+def _names(kube: Kube, *what: str) -> list[str]:
+    return kube.kubectl("get", *what, "-o", "name").split()
+
+
+def test_the_session_is_saved_before_its_operator_goes(ends: Ends) -> None:
+    assert ends.released["spec"]["suspend"] is True
+    assert condition(ends.released, "Paused") == "True"
+    assert condition(ends.released, "ContextSaved") == "True"
+    assert condition(ends.released, "Ready") == "False"
+
+
+def test_no_finalizer_is_left_that_nobody_removes(ends: Ends) -> None:
+    assert not ends.released["metadata"].get("finalizers")
+
+
+def test_no_pod_and_no_object_of_the_chart_is_left(ends: Ends) -> None:
+    assert ends.pods == []
+    assert ends.left == []
+
+
+def test_the_crds_and_so_the_sessions_stay(ends: Ends) -> None:
+    assert len(ends.crds) == 6
+    assert ends.released["metadata"]["uid"] == ends.before["metadata"]["uid"]
+
+
+def test_a_new_install_brings_the_session_back_with_its_context(ends: Ends) -> None:
+    assert ends.back["metadata"]["uid"] == ends.before["metadata"]["uid"]
+    assert ends.back["status"]["exact"] is True
+    tokens = ends.back["status"]["snapshot"]["tokens"]
+    assert tokens >= ends.released["status"]["snapshot"]["tokens"] > 0
+
+
+def test_an_upgrade_succeeds_while_the_session_serves(ends: Ends, place: Place) -> None:
+    steps = Steps(place.kube)
+    name = ends.back["metadata"]["name"]
+    steps.install(values=place.values)
+    now = steps.read(name)
+    assert now["status"]["epoch"] == ends.back["status"]["epoch"]
+    assert condition(now, "Ready") == "True"
+    assert not _names(place.kube, "jobs", "-n", SYSTEM)
+
+
+@pytest.mark.usefixtures("ends")
+def test_the_rights_of_the_chart_were_enough() -> None:
+    """Whatever our service accounts asked for in all of this, nothing was forbidden."""
+    forbidden: Counter[str] = Counter()
+    asked = 0
+    for line in AUDIT_LOG.read_text().splitlines():
+        request = json.loads(line)
+        if not request["user"]["username"].startswith(f"system:serviceaccount:{SYSTEM}:sojourn-"):
+            continue
+        asked += 1
+        if request.get("responseStatus", {}).get("code") == 403:
+            forbidden[f"{request['verb']} {request['requestURI']}"] += 1
+    assert asked > 100
+    assert not forbidden
+
+
+def test_a_pod_of_a_user_cannot_take_gpu_slices(place: Place, ends: Ends) -> None:
+    assert ends
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "thief", "namespace": NAMESPACE},
+        "spec": {
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "none",
+                    "resources": {"limits": {names.gpu_resource(0): "1"}},
+                }
+            ]
+        },
+    }
+    with pytest.raises(CommandFailedError, match="create an LLMSession instead"):
+        place.kube.apply(json.dumps(pod))

@@ -30,6 +30,11 @@ def grammar_of_schema(schema: Mapping[str, Any]) -> str:
     return json.dumps({"schema": schema}, separators=(",", ":"))
 
 
+def grammar_of_calls(functions: Mapping[str, Mapping[str, Any]], *, one: bool) -> str:
+    """The grammar of calls of functions (schema of the arguments by name): one, or several."""
+    return json.dumps({"calls": dict(functions), "one": one}, separators=(",", ":"))
+
+
 class Grammars:
     """Makes matchers for one vocabulary."""
 
@@ -71,10 +76,31 @@ def _compiled(text: str) -> str:
     from llguidance import LLMatcher  # noqa: PLC0415
 
     try:
-        schema = json.loads(text)["schema"]
-        return str(LLMatcher.grammar_from_json_schema(schema, overrides=SEPARATORS))
-    except (KeyError, TypeError, ValueError) as error:
+        value = json.loads(text)
+        if "calls" in value:
+            return str(LLMatcher.grammar_from_lark(_calls(value["calls"], one=value["one"])))
+        return str(LLMatcher.grammar_from_json_schema(value["schema"], overrides=SEPARATORS))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise GrammarError(f"this is no schema: {error}") from error
+
+
+def _calls(functions: Mapping[str, Any], *, one: bool) -> str:
+    """Calls in the marks that models are trained on; the server tells them from text by these."""
+    forms = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": name}, "arguments": schema},
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+        for name, schema in functions.items()
+    ]
+    schema = {"anyOf": forms, "x-guidance": SEPARATORS}
+    more = "" if one else ' ("\\n" call)*'
+    return f"""start: call{more}
+call: "<tool_call>\\n" value "\\n</tool_call>"
+value: %json {json.dumps(schema)}
+"""
 
 
 class Matcher:

@@ -3,7 +3,8 @@
 Pure. Only text is understood; images, audio and files are refused by name.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from sojourn_runtime.context.conversation import (
@@ -16,6 +17,7 @@ from sojourn_runtime.context.conversation import (
     Role,
     call_arguments,
 )
+from sojourn_runtime.grammar import grammar_of_calls
 from sojourn_runtime.server.errors import Json, invalid, unsupported
 from sojourn_runtime.server.fields import Fields
 
@@ -116,26 +118,51 @@ def _only_functions(fields: Fields) -> None:
         raise unsupported(f"'{kind}' tools", param=fields.path("type"))
 
 
-def read_tools(fields: Fields, *, nested: bool) -> list[dict[str, Json]]:
-    """The tools as a chat template reads them; `nested` as chat completions spell them.
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What the model may call: as its template reads it, and the grammar if it must call."""
 
-    Empty as well when `tool_choice` is `none`.
-    """
+    shown: Sequence[Mapping[str, Json]] = ()
+    grammar: str = ""
+
+
+def read_tools(fields: Fields, *, nested: bool) -> Tools:
+    """The tools and how they are chosen; `nested` as chat completions spell them."""
     tools: list[dict[str, Json]] = []
-    if fields.has("tools"):
-        for tool in fields.objects("tools", most=MOST_TOOLS):
-            _only_functions(tool)
-            function = tool.object_or_none("function") if nested else tool
-            if function is None:
-                tool.required("function")
-                continue
-            tools.append(_tool(function))
-    else:
-        fields.ignore(("tools",))
-    choice = fields.raw("tool_choice")
-    if choice not in (None, "auto", "none"):
-        raise unsupported("forced tool choice; 'auto' and 'none' are there", param="tool_choice")
-    return [] if choice == "none" else tools
+    schemas: dict[str, Mapping[str, Json]] = {}
+    fields.ignore(("tools",))
+    for tool in fields.objects("tools", most=MOST_TOOLS) if fields.has("tools") else ():
+        _only_functions(tool)
+        function = tool.object("function") if nested else tool
+        tools.append(_tool(function))
+        given = function.has("parameters")
+        schemas[function.text("name")] = (
+            function.mapping("parameters") if given else {"type": "object"}
+        )
+    choice = _tool_choice(fields, nested=nested)
+    one = not fields.flag("parallel_tool_calls", default=True)
+    if choice == "none":
+        return Tools()
+    if choice == "auto":
+        return Tools(tools)
+    if choice != "required":
+        if choice not in schemas:
+            message = f"'tool_choice' names '{choice}', which is not among 'tools'."
+            raise invalid(message, param="tool_choice")
+        schemas, one = {choice: schemas[choice]}, True
+    if not schemas:
+        raise invalid("'tool_choice' asks for a call, but there are no tools.", param="tool_choice")
+    return Tools(tools, grammar_of_calls(schemas, one=one))
+
+
+def _tool_choice(fields: Fields, *, nested: bool) -> str:
+    """`auto`, `none`, `required` or the name of a function."""
+    value = fields.raw("tool_choice")
+    if not isinstance(value, dict):
+        return fields.choice("tool_choice", ("auto", "none", "required"), default="auto")
+    choice = fields.object("tool_choice")
+    _only_functions(choice)
+    return (choice.object("function") if nested else choice).text("name")
 
 
 def _tool(function: Fields) -> dict[str, Json]:

@@ -86,6 +86,15 @@ def fit(
     return min(wanted, room)
 
 
+def the_one(form: str, calls: str) -> str:
+    """The grammar of a request, which cannot follow two."""
+    if form and calls:
+        raise invalid(
+            "'tool_choice' and a form of the text exclude each other.", param="tool_choice"
+        )
+    return form or calls
+
+
 def read_form(fields: Fields, name: str, *, nested: bool) -> str:
     """The grammar of a structured output; empty for plain text. `nested` as chat spells it."""
     form = fields.object_or_none(name)

@@ -24,6 +24,7 @@ from sojourn_runtime.server.params import (
     read_form,
     read_priority,
     read_sampling,
+    the_one,
     token_ids,
 )
 from sojourn_runtime.server.port import Session
@@ -67,15 +68,15 @@ def read_chat(session: Session, fields: Fields) -> Plan:
     _refuse_absent(fields)
     messages = read_chat_messages(fields)
     tools = read_tools(fields, nested=True)
-    if tools and not session.tokenizer.knows_tools:
+    if tools.shown and not session.tokenizer.knows_tools:
         raise unsupported("tools for this model: its chat template has none", param="tools")
-    grammar = read_form(fields, "response_format", nested=True)
+    grammar = the_one(read_form(fields, "response_format", nested=True), tools.grammar)
     bound = "max_completion_tokens" if fields.has("max_completion_tokens") else "max_tokens"
     wanted = fields.integer_or_none(bound, low=1)
     fields.ignore(("max_tokens", "max_completion_tokens"))
     logprobs = _chat_logprobs(fields)
     try:
-        prompt = tuple(session.tokenizer.encode_chat(messages, tools=tools))
+        prompt = tuple(session.tokenizer.encode_chat(messages, tools=tools.shown))
     except ValueError as error:
         message = f"The model's chat template refuses these messages: {error}."
         raise invalid(message, param="messages") from error
@@ -88,7 +89,7 @@ def read_chat(session: Session, fields: Fields) -> Plan:
         logprobs=logprobs,
         grammar=grammar,
     )
-    fields.ignore({"parallel_tool_calls", "reasoning_effort"})
+    fields.ignore({"reasoning_effort"})
     form = Form(
         id=f"chatcmpl-{secrets.token_hex(12)}",
         created=int(time.time()),
@@ -96,7 +97,7 @@ def read_chat(session: Session, fields: Fields) -> Plan:
         chat=True,
         choices=fields.integer("n", low=1, high=MOST_CHOICES, default=1),
         likely=logprobs or 0,
-        tools=bool(tools),
+        tools=bool(tools.shown),
         usage_follows=_usage_follows(fields),
     )
     streamed = fields.flag("stream", default=False)

@@ -42,7 +42,7 @@ def joined(parts: Iterable[Said]) -> Said:
 class Splitter:
     """Tells text from calls as both grow."""
 
-    __slots__ = ("_active", "_held", "_inside", "_owner", "made")
+    __slots__ = ("_active", "_behind", "_held", "_inside", "_owner", "made")
 
     def __init__(self, owner: str, *, active: bool) -> None:
         """`owner` is what the ids of the calls are made from; inactive, all is text."""
@@ -50,6 +50,7 @@ class Splitter:
         self._active = active
         self._held = ""
         self._inside = False
+        self._behind = False
         self.made = 0
         """Calls so far."""
 
@@ -71,9 +72,8 @@ class Splitter:
                     shown += f"{OPEN}{before}{CLOSE}"
                 else:
                     calls.append(call)
-                    after = after.lstrip()
             else:
-                shown += before
+                shown += self._spoken(before)
             self._held = after
             self._inside = not self._inside
         rest, self._held = self._rest(last=last)
@@ -85,9 +85,14 @@ class Splitter:
                 rest = ""
             else:
                 rest = OPEN + rest
-        if not rest.strip() and self.made:
-            rest = ""  # the line breaks between calls
-        return Said(shown + rest, tuple(calls))
+        return Said(shown + self._spoken(rest), tuple(calls))
+
+    def _spoken(self, text: str) -> str:
+        """Line breaks between calls and behind them are no text."""
+        if self._behind:
+            text = text.lstrip()
+            self._behind = not text
+        return text
 
     def _rest(self, *, last: bool) -> tuple[str, str]:
         """What can be shown of the text behind the last mark, and what must wait."""
@@ -111,4 +116,5 @@ class Splitter:
         if not isinstance(arguments, str):
             arguments = json.dumps(arguments, ensure_ascii=False)
         self.made += 1
+        self._behind = True
         return ToolCall(f"call_{self._owner}_{self.made - 1}", value["name"], arguments)

@@ -4,6 +4,7 @@ Pure but for the tokenizer and the book of earlier turns.
 """
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,7 @@ from sojourn_runtime.server.params import (
     read_form,
     read_priority,
     read_sampling,
+    the_one,
 )
 from sojourn_runtime.server.plans import check_model, new_id
 from sojourn_runtime.server.port import Session
@@ -121,7 +123,7 @@ class Turns:
     def count(self, fields: Fields) -> int:
         """How many tokens the prompt of a response would have."""
         turn = self._turn(fields)
-        fields.ignore(("parallel_tool_calls", "reasoning"))
+        fields.ignore(("reasoning",))
         fields.refuse_unknown()
         return len(turn.prompt)
 
@@ -137,16 +139,18 @@ class Turns:
             grammar = read_form(text, "format", nested=False)
             text.refuse_unknown()
         tools = read_tools(fields, nested=False)
-        if tools and not self._session.tokenizer.knows_tools:
+        if tools.shown and not self._session.tokenizer.knows_tools:
             raise unsupported("tools for this model: its chat template has none", param="tools")
         items = read_input(fields, "input", new_id=new_id)
         instructions = fields.text_or_none("instructions")
         previous, conversation, earlier = self._read_history(fields)
         truncate = fields.choice("truncation", ("disabled", "auto"), default="disabled") == "auto"
         prompt = self._prompt(
-            (*earlier, *items), instructions=instructions, tools=tools, truncate=truncate
+            (*earlier, *items), instructions=instructions, tools=tools.shown, truncate=truncate
         )
-        return _Turn(items, instructions, previous, conversation, prompt, grammar)
+        return _Turn(
+            items, instructions, previous, conversation, prompt, the_one(grammar, tools.grammar)
+        )
 
     def _read_history(self, fields: Fields) -> tuple[str | None, str | None, tuple[Item, ...]]:
         """The previous response, the conversation, and what was said in it."""
@@ -172,7 +176,7 @@ class Turns:
         items: tuple[Item, ...],
         *,
         instructions: str | None,
-        tools: list[dict[str, Json]],
+        tools: Sequence[Mapping[str, Json]],
         truncate: bool,
     ) -> tuple[int, ...]:
         """Token ids of the whole input; the oldest items are left out if they must and may be."""

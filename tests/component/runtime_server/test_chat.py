@@ -1,5 +1,6 @@
 """Chat completions and completions, driven by OpenAI's own client."""
 
+import json
 from typing import Any
 
 import openai
@@ -144,6 +145,26 @@ async def test_calls_of_tools_are_told_apart_from_text(rig: Any, client: AsyncOp
     assert told[0].function is not None
     assert (told[0].index, told[0].function.arguments) == (0, '{"at": 1}')
     assert chunks[-1].finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize(
+    ("choice", "one"),
+    [("required", False), ({"type": "function", "function": {"name": "look"}}, True)],
+)
+async def test_a_call_can_be_demanded(
+    rig: Any, client: AsyncOpenAI, *, choice: Any, one: bool
+) -> None:
+    seen: list[Any] = []
+
+    def note(request: Any) -> str:
+        seen.append(request)
+        return CALLING
+
+    rig.session.reply = note
+    await client.chat.completions.create(
+        model="bytes", messages=USER, tools=TOOLS, tool_choice=choice
+    )
+    assert json.loads(seen[0].params.grammar) == {"calls": {"look": {}}, "one": one}
 
 
 async def test_without_tools_their_marks_are_text(rig: Any, client: AsyncOpenAI) -> None:

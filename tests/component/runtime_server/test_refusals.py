@@ -37,6 +37,8 @@ def parts(*content: Any) -> dict[str, Any]:
 
 SCHEMA = {"name": "n", "schema": {"type": "impossible"}}
 FORM = {"type": "json_schema", "json_schema": SCHEMA}
+NAMED = {"type": "function", "function": {"name": "g"}}
+ANY = {"type": "json_object"}
 TOOL = {"type": "function", "function": {"name": "f"}}
 
 WRONG: list[tuple[str, Any, int, str | None]] = [
@@ -99,7 +101,11 @@ WRONG: list[tuple[str, Any, int, str | None]] = [
     (CHAT, chat(response_format={"type": "poem"}), 400, "response_format.type"),
     (CHAT, chat(tools=[{"type": "browser"}]), 501, "tools[0].type"),
     (CHAT, chat(tools=[{"type": "function"}]), 400, "tools[0].function"),
-    (CHAT, chat(tools=[TOOL], tool_choice="required"), 501, "tool_choice"),
+    (CHAT, chat(tools=[TOOL], tool_choice="sometimes"), 400, "tool_choice"),
+    (CHAT, chat(tool_choice="required"), 400, "tool_choice"),
+    (CHAT, chat(tools=[TOOL], tool_choice={"type": "custom"}), 501, "tool_choice.type"),
+    (CHAT, chat(tools=[TOOL], tool_choice=NAMED), 400, "tool_choice"),
+    (CHAT, chat(tools=[TOOL], tool_choice="required", response_format=ANY), 400, "tool_choice"),
     (CHAT, chat(modalities=["text", "audio"]), 501, "modalities"),
     (CHAT, chat(functions=[{"name": "f"}]), 501, "functions"),
     (CHAT, chat(temprature=1), 400, "temprature"),

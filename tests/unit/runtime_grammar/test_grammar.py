@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sojourn_runtime.grammar import GrammarError, Grammars, Matcher, grammar_of_schema
+from sojourn_runtime.grammar import (
+    GrammarError,
+    Grammars,
+    Matcher,
+    grammar_of_calls,
+    grammar_of_schema,
+)
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -75,6 +81,35 @@ def test_the_state_is_a_function_of_the_tokens(grammars: Grammars, tokenizer: To
     for token in tokens:
         rebuilt.push(token)
     assert (lived.allowed() == rebuilt.allowed()).all()
+
+
+CALL = '<tool_call>\n{"name": "look", "arguments": {"name": "a", "age": 3}}\n</tool_call>'
+OTHER = '<tool_call>\n{"name": "go", "arguments": {}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("one", "text", "allowed"),
+    [
+        (True, CALL, True),
+        (True, OTHER, True),
+        (True, f"{CALL}\n{OTHER}", False),
+        (False, f"{CALL}\n{OTHER}", True),
+        (False, "Hello", False),
+        (False, CALL.replace("look", "go"), False),
+        (False, CALL.replace("look", "fly"), False),
+    ],
+)
+def test_calls_have_their_marks_names_and_arguments(
+    grammars: Grammars, tokenizer: Tokenizer, *, one: bool, text: str, allowed: bool
+) -> None:
+    nothing = {"type": "object", "additionalProperties": False}
+    grammar = grammar_of_calls({"look": SCHEMA, "go": nothing}, one=one)
+    grammars.check(grammar)
+    matcher = grammars(grammar)
+    tokens = tokenizer.encode(text, add_special_tokens=False).ids
+    assert all(follow(matcher, tokens)) is allowed
+    if allowed:
+        assert matcher.allowed()[EOS]
 
 
 @pytest.mark.parametrize("schema", [{"type": "strange"}, {"pattern": "(?=x)", "type": "string"}])

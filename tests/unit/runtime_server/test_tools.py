@@ -8,7 +8,7 @@ from sojourn_runtime.server.tools import Said, Splitter, ToolCall, joined
 
 TWO = (
     'Let me see.<tool_call>\n{"name": "look", "arguments": {"at": "<b>"}}\n</tool_call>\n'
-    '<tool_call>{"name": "go", "arguments": "{}"}</tool_call>\n'
+    '<tool_call>{"name": "go", "arguments": "{}"}</tool_call>\n Done.\n'
 )
 CALLS = (
     ToolCall("call_x_0", name="look", arguments='{"at": "<b>"}'),
@@ -23,14 +23,14 @@ def split(*texts: str) -> Said:
 
 
 def test_text_and_calls_come_apart() -> None:
-    assert split(TWO) == Said("Let me see.", CALLS)
+    assert split(TWO) == Said("Let me see.Done.\n", CALLS)
 
 
 @given(st.lists(st.integers(0, len(TWO)), max_size=12))
 def test_it_does_not_matter_where_the_tokens_part(cuts: list[int]) -> None:
     places = sorted({0, *cuts, len(TWO)})
     texts = [TWO[a:b] for a, b in pairwise(places)]
-    assert split(*texts) == Said("Let me see.", CALLS)
+    assert split(*texts) == Said("Let me see.Done.\n", CALLS)
 
 
 @given(st.lists(st.text("<tool_cal/>{}x ", max_size=6), max_size=20))

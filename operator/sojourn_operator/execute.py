@@ -94,7 +94,10 @@ class Executor:
             return False
         self._hands.hold(session)
         placement = view.places(world, action.place)
-        status = orders.placed(session, placement, message=action.message, now=world.now)
+        after = self._hands.retained_epoch(session)
+        status = orders.placed(
+            session, placement, message=action.message, now=world.now, after=after
+        )
         self._hands.write_status(session, status)
         subject = Subject.of("LLMSession", session.meta)
         text = f"on {life.where(placement)}"

@@ -7,9 +7,10 @@ Where a session goes is decided in `plan`; what an ended pod means in `ending`.
 import dataclasses
 
 from sojourn_api.names import CONTEXT_SAVED, PAUSED, PLACED, READY, TARGET_MET
-from sojourn_api.objects import SessionPlacement, SessionStatus
+from sojourn_api.objects import SessionPlacement, SessionStatus, SnapshotPolicy
 
 from sojourn_operator import clock, ending, reasons
+from sojourn_operator.act import purges
 from sojourn_operator.act import status as conditions
 from sojourn_operator.act.status import FALSE, TRUE, UNKNOWN, Verdict
 from sojourn_operator.note import Note, Subject
@@ -90,12 +91,45 @@ def _with_leftovers(scene: Scene, step: Step) -> Step:
     delete = tuple(pod for pod in older if not pod.deleting)
     rest = [pod for pod in scene.pods if _remains(scene, pod)]
     placed = conditions.of(step.status, PLACED).status == TRUE
-    return dataclasses.replace(
-        step,
-        release=step.release + ended,
-        delete=step.delete + delete,
-        finish=scene.session.meta.deleting and not rest and not placed,
-    )
+    step = dataclasses.replace(step, release=step.release + ended, delete=step.delete + delete)
+    if not scene.session.meta.deleting or rest or placed:
+        return step
+    return _last(scene, step)
+
+
+def _last(scene: Scene, step: Step) -> Step:
+    """Nothing of a deleted session runs: its saved context goes, if it shall, and then itself."""
+    keeps = scene.session.spec.snapshot_policy is SnapshotPolicy.RETAIN
+    if keeps or not scene.purges or not scene.status.epoch:
+        return _finished(scene, step)
+    pod = scene.purge
+    if pod is None:
+        return dataclasses.replace(step, purge=True)
+    give_up = pod.created + purges.SECONDS
+    if pod.phase == "Succeeded":
+        return _finished(scene, step)
+    if pod.phase != "Failed" and scene.now < give_up:
+        return dataclasses.replace(step, deadline=give_up)
+    text = f"the pod {pod.name} ended as {pod.phase} {pod.reason} {pod.message}".rstrip()
+    step = dataclasses.replace(step, notes=(*step.notes, not_purged(scene, text)))
+    return _finished(scene, step)
+
+
+def _finished(scene: Scene, step: Step) -> Step:
+    """Its dead pods go at once: a session created anew under the name may use theirs."""
+    pods = (*scene.pods, scene.purge) if scene.purge else scene.pods
+    left = tuple(pod for pod in pods if not pod.deleting and pod not in step.delete)
+    return dataclasses.replace(step, delete=step.delete + left, finish=True)
+
+
+def not_purged(scene: Scene, why: str) -> Note:
+    """A saved context outlives its session against its policy: somebody has to know."""
+    meta = scene.session.meta
+    subject = Subject.of("LLMSession", meta)
+    folder = f"{meta.namespace}/{meta.name}"
+    text = f"the saved context in {folder} of the store is left, remove it by hand: {why}"
+    once = str(scene.status.epoch)
+    return Note(subject, reasons.EVENT_NOT_PURGED, text, once_per=once, warning=True)
 
 
 def _remains(scene: Scene, pod: Pod) -> bool:

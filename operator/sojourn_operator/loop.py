@@ -185,6 +185,7 @@ class Loop:
             runtimes=self._runtimes(),
             lost_node_seconds=self._config.lost_node_seconds,
             pending_seconds=self._config.pending_seconds,
+            purges=self._config.file_store,
         )
 
     def _look(self, this: _Pass, world: World) -> None:

@@ -27,12 +27,16 @@ def is_placed(session: Session) -> bool:
 
 
 def placed(
-    session: Session, placement: SessionPlacement, *, message: str, now: float
+    session: Session, placement: SessionPlacement, *, message: str, now: float, after: int = 0
 ) -> SessionStatus:
-    """A new start: the epoch and the place, before the pod."""
+    """A new start: the epoch and the place, before the pod.
+
+    `after` is the last epoch that a retained snapshot of this name knows: the store refuses an
+    older one, and a session created anew goes on with what was kept for it.
+    """
     status = dataclasses.replace(
         session.status,
-        epoch=session.status.epoch + 1,
+        epoch=max(session.status.epoch, after) + 1,
         placement=placement,
         nomination=None,
         preempted_by="",

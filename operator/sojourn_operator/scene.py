@@ -38,6 +38,10 @@ class Scene:
     lost_nodes: frozenset[str] = frozenset()
     runtime: Runtime | None = None
     pending_seconds: float = 60.0
+    purges: bool = False
+    """A deleted session's saved context is removed by a pod."""
+    purge: Pod | None = None
+    """That pod."""
 
     @property
     def status(self) -> SessionStatus:
@@ -67,6 +71,8 @@ class Step:
     """The pod of the present start, and the Service."""
     release: tuple[Pod, ...] = ()
     """Ends that are recorded: our finalizer goes."""
+    purge: bool = False
+    """The pod that removes the saved context."""
     finish: bool = False
     """Nothing is left of a deleted session but its own finalizer."""
     deadline: float | None = None

@@ -55,6 +55,8 @@ class World:
     """By the pod's uid."""
     lost_node_seconds: float = 60.0
     pending_seconds: float = 60.0
+    purges: bool = False
+    """The store is mounted: what is deleted there, a pod deletes."""
 
     def pods_of(self, key: str) -> list[Pod]:
         return [pod for pod in self.pods.values() if pod.key == key]
@@ -90,7 +92,8 @@ class World:
 def scene(world: World, key: str, *, pods: Iterable[Pod], lost_nodes: frozenset[str]) -> Scene:
     """One session and all that its next step depends on."""
     session = world.sessions[key].session
-    mine = tuple(pod for pod in pods if pod.owner_uid == session.meta.uid)
+    owned = [pod for pod in pods if pod.owner_uid == session.meta.uid]
+    mine = tuple(pod for pod in owned if pod.epoch)
     model = world.models.get(session.spec.model)
     placement = session.status.placement
     node = world.nodes.get(placement.node) if placement else None
@@ -105,6 +108,8 @@ def scene(world: World, key: str, *, pods: Iterable[Pod], lost_nodes: frozenset[
         lost_nodes=lost_nodes,
         runtime=world.runtimes.get(present.uid) if present else None,
         pending_seconds=world.pending_seconds,
+        purges=world.purges,
+        purge=next((pod for pod in owned if not pod.epoch), None),
     )
 
 

@@ -12,8 +12,8 @@ from sojourn_api.names import FINALIZER_POD, FINALIZER_SESSION, READY, pod_name
 from sojourn_api.objects import Session, SessionStatus, Snapshot, SnapshotPolicy, SnapshotRef
 from sojourn_api.render import conditions_to_raw, status_to_raw
 
-from sojourn_operator import ending, metrics, reasons
-from sojourn_operator.act import pods, services, snapshots
+from sojourn_operator import ending, life, metrics, reasons
+from sojourn_operator.act import pods, purges, services, snapshots
 from sojourn_operator.act import status as conditions
 from sojourn_operator.act.api import Api, ApiError, ConflictError, NotFoundError, Raw
 from sojourn_operator.act.events import Teller
@@ -53,6 +53,8 @@ class Hands:
             self._start(scene, tenant=tenant)
         for pod in step.release:
             self._release(pod)
+        if step.purge:
+            self._purge(scene)
         if step.finish:
             self._finish(session)
 
@@ -72,6 +74,10 @@ class Hands:
             return
         body = {"metadata": {**_identity(session), "finalizers": [FINALIZER_SESSION]}}
         self._cache.sessions.offer(self._api.apply(SESSIONS, body))
+
+    def retained_epoch(self, session: Session) -> int:
+        """The last epoch that a snapshot of this session's name knows of; 0 without one."""
+        return max((one.ref.epoch for one in self._snapshots_of(session)), default=0)
 
     def release_orphan(self, pod: Pod) -> None:
         """A pod whose session is gone: nobody is left to tell how it ended."""
@@ -190,6 +196,24 @@ class Hands:
             if older.ref.epoch < ref.epoch:
                 self._drop_snapshot(older.meta.name, older.meta.namespace, older.meta.uid)
 
+    def _purge(self, scene: Scene) -> None:
+        """Start the removal of what was saved; without it where the API server refuses the pod."""
+        session = scene.session
+        try:
+            raw = self._api.create(PODS, purges.build(session, config=self._config))
+        except ConflictError:
+            meta = session.meta
+            name = f"{meta.name}-{purges.SUFFIX}"
+            raw = self._api.get(PODS, name=name, namespace=meta.namespace)
+        except ApiError as error:
+            if error.status not in REFUSED:
+                raise
+            # So it is in a namespace that is being deleted.
+            self._teller.tell(life.not_purged(scene, error.message), now=scene.now)
+            self._finish(session)
+            return
+        self._cache.pods.offer(raw)
+
     def _finish(self, session: Session) -> None:
         """Nothing of it runs any more: its snapshots by policy, then the object itself."""
         retain = session.spec.snapshot_policy is SnapshotPolicy.RETAIN
@@ -200,6 +224,7 @@ class Hands:
                 self._api.patch(SNAPSHOTS, patch, name=meta.name, namespace=meta.namespace)
             else:
                 self._drop_snapshot(meta.name, meta.namespace, meta.uid)
+        self._unserve(session)
         key = f"{session.meta.namespace}/{session.meta.name}"
         if FINALIZER_SESSION in session.meta.finalizers:
             body = {"metadata": {**_identity(session), "finalizers": []}}
@@ -209,6 +234,20 @@ class Hands:
                 log.info("session %s was gone already", key)
             metrics.ACTIONS.labels("finish").inc()
         self._cache.sessions.forget(key, uid=session.meta.uid)
+
+    def _unserve(self, session: Session) -> None:
+        """The garbage collector would do it too, but perhaps after the name is used again."""
+        meta = session.meta
+        key = f"{meta.namespace}/{meta.name}"
+        found = self._cache.services.get(key)
+        if found is None or found.owner_uid != meta.uid:
+            return
+        uid = found.meta.uid
+        try:
+            self._api.delete(SERVICES, name=meta.name, uid=uid, namespace=meta.namespace)
+        except (NotFoundError, ConflictError):
+            log.info("the Service of %s was gone already", key)
+        self._cache.services.forget(key, uid=uid)
 
     def _snapshots_of(self, session: Session) -> list[Snapshot]:
         return [

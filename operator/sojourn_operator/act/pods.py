@@ -31,6 +31,21 @@ MODELS_VOLUME: Final = "sojourn-models"
 OUR_MOUNTS: Final = (names.STORE_MOUNT, names.MODELS_MOUNT, names.CACHE_MOUNT, names.ARBITER_DIR)
 
 
+POD_SECURITY: Final[Mapping[str, Any]] = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "fsGroup": USER,
+    "fsGroupChangePolicy": "OnRootMismatch",
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+CONTAINER_SECURITY: Final[Mapping[str, Any]] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """What one start of a session is made of."""
@@ -72,6 +87,16 @@ def owner(session: Session, *, controller: bool) -> Raw:
         "controller": controller,
         "blockOwnerDeletion": controller,
     }
+
+
+def tolerations(session: Session) -> list[Raw]:
+    """As the session's template has them."""
+    return _items(session.spec.template, "tolerations")
+
+
+def pull_secrets(session: Session) -> list[Raw]:
+    """As the session's template has them."""
+    return _items(session.spec.template, "imagePullSecrets")
 
 
 def grace_seconds(start: Start, *, config: Config) -> int:
@@ -157,16 +182,9 @@ def _spec(start: Start, template: Mapping[str, object], *, config: Config) -> Ra
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
         "affinity": {"nodeAffinity": _on_node(start.placement.node)},
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "tolerations": _items(template, "tolerations"),
-        "imagePullSecrets": _items(template, "imagePullSecrets"),
+        "securityContext": POD_SECURITY,
+        "tolerations": tolerations(start.session),
+        "imagePullSecrets": pull_secrets(start.session),
         "volumes": _volumes(template, config=config),
         "containers": [_container(start, template, config=config)],
     }
@@ -200,11 +218,7 @@ def _container(start: Start, template: Mapping[str, object], *, config: Config) 
         "readinessProbe": _probe(names.PATH_READY, period=1, failures=2),
         "terminationMessagePath": names.TERMINATION_MESSAGE,
         "terminationMessagePolicy": "File",
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": CONTAINER_SECURITY,
     }
 
 

@@ -54,6 +54,9 @@ class NodeActor:
         """Nodes that are silent: nothing happens there."""
         self.behaviour: dict[str, Behaviour] = {}
         self.errors: list[str] = []
+        self.purge_phase = "Succeeded"
+        self.purged: list[str] = []
+        """Folders that pods were told to remove."""
 
     def of(self, session: str) -> Behaviour:
         return self.behaviour.setdefault(session, Behaviour())
@@ -135,6 +138,10 @@ class NodeActor:
         behaviour = self.of(meta["labels"][names.LABEL_SESSION])
         if phase in ("Succeeded", "Failed"):
             self._bury(pod)
+        elif names.ANNOTATION_GPUS not in meta.get("annotations", {}):
+            # The pod that empties a deleted session's folder: a program that runs and ends.
+            self._patch(pod, {"phase": self.purge_phase})
+            self.purged.append(spec["containers"][0]["command"][-1])
         elif phase == "Pending":
             self._admit(pod, behaviour)
         elif behaviour.crash or ("deletionTimestamp" in meta and not behaviour.hold_end):
@@ -143,9 +150,7 @@ class NodeActor:
             self._probe(pod, behaviour)
 
     def _schedule(self, pod: Raw, everyone: list[Raw]) -> None:
-        affinity = pod["spec"]["affinity"]["nodeAffinity"]
-        term = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"][0]
-        node = term["matchFields"][0]["values"][0]
+        node = self._wanted(pod)
         if self._fits(pod, node, everyone):
             target = {"apiVersion": "v1", "kind": "Node", "name": node}
             body = {"metadata": {"name": pod["metadata"]["name"]}, "target": target}
@@ -159,6 +164,13 @@ class NodeActor:
         known = pod.get("status", {}).get("conditions") or []
         if not any(entry["type"] == "PodScheduled" for entry in known):
             self._patch(pod, {"conditions": [_condition("PodScheduled", "False", message)]})
+
+    def _wanted(self, pod: Raw) -> str:
+        affinity = pod["spec"].get("affinity")
+        if affinity is None:
+            return next(iter(self._nodes))
+        rule = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        return str(rule["nodeSelectorTerms"][0]["matchFields"][0]["values"][0])
 
     def _fits(self, pod: Raw, node: str, everyone: list[Raw]) -> bool:
         free = dict(self._nodes.get(node, {}))
@@ -267,7 +279,7 @@ def _gpu(node: str, ordinal: int, slices: int) -> Raw:
 
 
 def _asked(pod: Raw) -> dict[int, int]:
-    limits = pod["spec"]["containers"][0]["resources"]["limits"]
+    limits = pod["spec"]["containers"][0].get("resources", {}).get("limits", {})
     return {
         int(name.removeprefix(names.RESOURCE_PREFIX)): int(amount)
         for name, amount in limits.items()

@@ -121,8 +121,21 @@ def test_a_deleted_session_leaves_nothing(rig: Rig) -> None:
     assert rig.session("chat") is not None
     rig.nodes.of("chat").hold_end = False
     wait_until(lambda: rig.session("chat") is None, what="the session is gone")
-    wait_until(lambda: rig.pods("chat") == [], what="its pod is gone")
+    assert "chat-1" not in rig.pods("chat")
+    assert rig.nodes.purged == ["/var/lib/sojourn/store/chat"]
     assert rig.snapshots() == []
+
+
+def test_a_context_that_cannot_be_removed_is_named_in_an_event(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    rig.nodes.purge_phase = "Failed"
+    rig.operate()
+    rig.create("chat")
+    rig.until_ready("chat")
+    rig.delete("chat")
+    wait_until(lambda: rig.session("chat") is None, what="the session is gone")
+    (told,) = [text for reason, text, _ in rig.events("chat") if reason == "ContextNotDeleted"]
+    assert "team/chat of the store" in told
 
 
 def test_retained_snapshots_outlive_their_session(rig: Rig) -> None:
@@ -134,3 +147,6 @@ def test_retained_snapshots_outlive_their_session(rig: Rig) -> None:
     wait_until(lambda: rig.session("chat") is None, what="the session is gone")
     (snapshot,) = rig.snapshots()
     assert "ownerReferences" not in snapshot["metadata"]
+    assert rig.nodes.purged == []
+    rig.create("chat")
+    rig.until_ready("chat", epoch=2)

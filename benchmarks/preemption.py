@@ -1,7 +1,8 @@
 """Times the plan for a Gold session that needs room on a full cluster of many sessions.
 
-`--nodes` is the openb list of machines; sessions of three tiers fill it, then Gold claims come one by
-one, each carried out before the next. Prints milliseconds per plan, by the clock and by CPU.
+`--nodes` is the openb list of machines; sessions of three tiers fill it, then Gold claims come
+one by one, each carried out before the next. Prints milliseconds per plan, by the clock and by
+CPU.
 """
 
 import argparse
@@ -14,7 +15,6 @@ from time import perf_counter, thread_time
 from experiment import quantile
 from openb import read_machines
 from ours import REFERENCE
-
 from sojourn_operator.plan.actions import Nominate, Pause
 from sojourn_operator.plan.planner import Planner
 from sojourn_operator.plan.play import World
@@ -75,7 +75,7 @@ def main() -> None:
     first = perf_counter() - begin
     for _ in range(2):
         world.advance(10_000.0)
-    for key, one in list(world.sessions.items()):
+    for one in list(world.sessions.values()):
         if one.phase is not Phase.RUNNING:
             world.put(replace(one, suspend=True))
     planner.plan(world.state())

@@ -52,7 +52,7 @@ class Board:
         if self._nodes_changed or state.mix is not self._mix:
             self._update_mix(state.mix)
         before, self._sessions = self._sessions, dict(state.sessions)
-        for key in before.keys() - state.sessions.keys():
+        for key in [key for key in before if key not in state.sessions]:
             self._release(key)
             self._sort(key, None)
         for key, session in state.sessions.items():

@@ -152,12 +152,13 @@ class RoomFinder:
             turn.look_again(verdict.after)
         if not verdict.pausable:
             return None
+        over = tenants.over(state, books, victim)
         found = candidate(
             victim,
             turn.board.held[key],
             priority=priority_of(state, victim),
-            over=tenants.over(state, books, victim),
-            borrows=tenants.borrows(state, books, victim),
+            over=over,
+            borrows=over >= max(victim.request.share, 1),
             budgets=state.budgets,
         )
         if self._strict and (found.violates or not found.borrows):

@@ -12,9 +12,15 @@ from sojourn_operator.plan.take import WHOLE, Take
 Choice = tuple[float, int, tuple[int, ...]]
 """What serving a need on GPUs costs, the thousandths of GPUs that it takes, and which GPUs."""
 
+Most = tuple[tuple[int, int], int, int, int]
+"""For a need: slices (up to those wanted) and time of the GPU with most free, its index, and how
+many GPUs match and could serve it when empty."""
+
 
 class Room:
-    """The mutable remains of `node`. `memo` is `score`'s, emptied by every change."""
+    """The mutable remains of `node`. `memo` is `score`'s and `most` is `words`', both emptied by
+    every change.
+    """
 
     __slots__ = (
         "cpu",
@@ -25,6 +31,7 @@ class Room:
         "left",
         "memo",
         "memory",
+        "most",
         "node",
         "parts",
         "pods",
@@ -46,6 +53,7 @@ class Room:
         self.groups = link_groups(node)
         self.kinds = kinds_of(node)
         self.memo: dict[GpuNeed, Choice | None] = {}
+        self.most: dict[GpuNeed, Most] = {}
         self.idle_cost: float | None = None
         for index in range(len(node.gpus)):
             self._measure(index)
@@ -62,7 +70,7 @@ class Room:
         """The same room apart, for what-if."""
         twin = Room.__new__(Room)
         twin.node, twin.usable, twin.groups = self.node, self.usable, self.groups
-        twin.kinds, twin.memo, twin.idle_cost = self.kinds, {}, None
+        twin.kinds, twin.memo, twin.most, twin.idle_cost = self.kinds, {}, {}, None
         twin.cpu, twin.memory, twin.pods = self.cpu, self.memory, self.pods
         twin.slices, twin.parts, twin.left = self.slices[:], self.parts[:], self.left[:]
         twin.free, twin.whole = self.free, self.whole
@@ -73,6 +81,7 @@ class Room:
         self.memory += sign * what.memory_bytes
         self.pods += sign
         self.memo.clear()
+        self.most.clear()
         self.idle_cost = None
         for index, slices, parts in what.gpus:
             self.slices[index] += sign * slices

@@ -6,7 +6,7 @@ Text only. Numbers come with their unit, places as `node-b gpu-1`.
 from collections.abc import Iterable
 
 from sojourn_operator.plan.need import Need, node_refusal
-from sojourn_operator.plan.room import Room
+from sojourn_operator.plan.room import Most, Room
 from sojourn_operator.plan.state import Place, Request, Session
 from sojourn_operator.plan.take import WHOLE
 
@@ -55,7 +55,6 @@ def no_room(rooms: Iterable[tuple[Room, Need | None]], request: Request) -> tupl
 
     Each room comes with the request's need there, None where the node itself is excluded.
     """
-    slices, _ = request.on_each(max(request.shards, 1))
     count = matching = able = 0
     most: tuple[tuple[int, int], Room, int] | None = None
     left_out: dict[str, int] = {}
@@ -65,25 +64,33 @@ def no_room(rooms: Iterable[tuple[Room, Need | None]], request: Request) -> tupl
             left_out[refusal] = left_out.get(refusal, 0) + 1
             continue
         count += len(need.gpu.parts)
-        gpus, time = room.node.gpus, room.parts
-        for index, parts in enumerate(need.gpu.parts):
-            if parts < 0:
-                continue
-            matching += 1
-            if parts <= WHOLE and gpus[index].slices >= slices:
-                able += 1
-            free = room.slices[index]
-            enough = min(slices, free)
-            if most is None or enough > most[0][0]:
-                most = ((enough, time[index] if parts else free), room, index)
-            elif enough == most[0][0]:
-                then = time[index] if parts else free
-                if then > most[0][1]:
-                    most = ((enough, then), room, index)
+        here = room.most.get(need.gpu)
+        if here is None:
+            here = room.most[need.gpu] = _most_free(room, need)
+        rank, index, matches, serves = here
+        matching, able = matching + matches, able + serves
+        if matches and (most is None or rank > most[0]):
+            most = (rank, room, index)
     found = None if most is None else _free_at(most[1], most[2], request)
     return able >= max(request.shards, 1), _sentence(
         request, most=found, count=count, matching=matching, able=able, refusals=left_out
     )
+
+
+def _most_free(room: Room, need: Need) -> Most:
+    """The GPU of a node that comes closest to what is needed."""
+    slices, gpus = need.gpu.slices, room.node.gpus
+    best, at, matching, able = (-1, -1), -1, 0, 0
+    for index, parts in enumerate(need.gpu.parts):
+        if parts < 0:
+            continue
+        matching += 1
+        able += parts <= WHOLE and gpus[index].slices >= slices
+        free = max(room.slices[index], 0)
+        rank = (min(free, slices), room.parts[index] if parts else free)
+        if rank > best:
+            best, at = rank, index
+    return best, at, matching, able
 
 
 def _free_at(room: Room, index: int, request: Request) -> tuple[int, int, str]:

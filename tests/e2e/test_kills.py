@@ -33,7 +33,7 @@ def control(place: Place) -> Reading:
         tempfile.TemporaryDirectory() as folder,
         control_runtime(place.weights, Path(folder), model_name=MODEL) as base,
     ):
-        client = conversation.client_of(base, "")
+        client = conversation.client_of(base, "no key is set there")
         return conversation.whole(client, MODEL, tokens=TOKENS, seed=SEED)
 
 

@@ -1,5 +1,6 @@
 """Keys, percentiles, pages and sampling parameters: the small pure parts of the server."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,8 +8,10 @@ from openai.types.conversations import ConversationItemList
 from pydantic import TypeAdapter
 from sojourn_runtime.context.conversation import FunctionCall, FunctionOutput, Item, Message, Role
 from sojourn_runtime.engine.request import Finish
+from sojourn_runtime.server.app import ABSENT
 from sojourn_runtime.server.auth import Guard
 from sojourn_runtime.server.bodies import page
+from sojourn_runtime.server.book import MOST_RESPONSES
 from sojourn_runtime.server.errors import ApiError
 from sojourn_runtime.server.fields import Fields
 from sojourn_runtime.server.metrics import Metrics, Stopwatch
@@ -63,6 +66,13 @@ def test_the_sessions_numbers_are_shown_under_its_names() -> None:
     shown = Metrics(lambda: {"kv_blocks_used": 3, "pauses_total": 2}).render()
     assert b"# TYPE sojourn_kv_blocks_used gauge\nsojourn_kv_blocks_used 3.0" in shown
     assert b"# TYPE sojourn_pauses_total counter\nsojourn_pauses_total 2.0" in shown
+
+
+def test_the_documentation_names_all_that_answers_501() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "openai-api.md").read_text()
+    section = page.partition("## What is not there")[2]
+    assert [family for family in ABSENT if family not in section] == []
+    assert f"the newest {MOST_RESPONSES} responses" in page
 
 
 ITEMS: list[Item] = [

@@ -31,7 +31,7 @@ from sojourn_runtime.worker import Computes, Model
 
 LENGTHS = (100, 500, 2000)
 """Tokens of context: a question, a chat, a document."""
-PREFILL_STEP = 128
+PREFILL_STEP = 64
 """Tokens of a prefill step at the default checkpoint interval."""
 
 

@@ -42,9 +42,14 @@ class Policy:
     budget: int = 1 << 30
 
     @property
-    def half(self) -> int:
-        """A commit is begun here, so that it is made before the whole interval is at stake."""
+    def due(self) -> int:
+        """Tokens after which a commit is begun: it shall be made before the interval is over."""
         return max(1, self.checkpoint_tokens // 2)
+
+    @property
+    def chunk(self) -> int:
+        """Tokens of prompts that a step may compute, so that two steps fit in beside a commit."""
+        return max(1, self.checkpoint_tokens // 4)
 
     @property
     def tails(self) -> bool:
@@ -82,6 +87,10 @@ class Keeper:
         self._uncommitted: set[bytes] = set()
         """Full blocks that no commit under way names."""
         self._under_way: set[bytes] = set()
+        self._since = 0
+        """Tokens computed since the last commit was begun."""
+        self._flying = 0
+        """Tokens that the commit under way is about."""
         self._waiting: dict[bytes, Entry] = {}
         """Full blocks not yet handed to the saver."""
         self.saver = Saver(
@@ -107,9 +116,10 @@ class Keeper:
 
     # -- every step --
 
-    def filled(self, entries: Iterable[Entry]) -> None:
-        """Blocks became full."""
-        for entry in entries:
+    def computed(self, tokens: int, *, filled: Iterable[Entry]) -> None:
+        """A step is done, and some blocks became full."""
+        self._since += tokens
+        for entry in filled:
             if not entry.saved and entry.name not in self.saver.blocks:
                 self._waiting[entry.name] = entry
                 self._uncommitted.add(entry.name)
@@ -123,12 +133,14 @@ class Keeper:
             self.checkpoint(scheduler, kv)
 
     def _due(self) -> bool:
-        return len(self._uncommitted) * BLOCK >= self._policy.half or self.journal.bytes > JOURNAL
+        new = bool(self._uncommitted) or self._policy.tails
+        return (new and self._since >= self._policy.due) or self.journal.bytes > JOURNAL
 
     def must_wait(self, chunk: int) -> bool:
         """Another step of `chunk` tokens could put more at stake than the interval."""
-        at_stake = (len(self._uncommitted) + len(self._under_way) + 1) * BLOCK + chunk
-        return self.saver.busy and at_stake > max(self._policy.checkpoint_tokens, 4 * BLOCK)
+        growing = 0 if self._policy.tails else BLOCK
+        at_stake = self._since + self._flying + growing + chunk
+        return self.saver.busy and at_stake > self._policy.checkpoint_tokens
 
     def checkpoint(self, scheduler: Scheduler, kv: Kv, *, tails: bool = False) -> None:
         """Begin a commit of everything up to this token boundary.
@@ -145,6 +157,7 @@ class Keeper:
         self._begin(scheduler)
 
     def _begin(self, scheduler: Scheduler) -> None:
+        self._flying, self._since = self._flying + self._since, 0
         with self.journal.lock:
             former = self.journal.turn(self._store.log(self.saver.next_commit.journal))
             alive = [*scheduler.running, *scheduler.waiting]
@@ -156,7 +169,7 @@ class Keeper:
     @property
     def unsaved(self) -> bool:
         """Something happened since the last commit."""
-        return bool(self.journal.bytes or self._uncommitted or self._under_way)
+        return bool(self.journal.bytes or self._since or self._flying)
 
     def unsaved_bytes(self) -> int:
         """KV that a pause would still have to write, by full blocks."""
@@ -226,6 +239,7 @@ class Keeper:
         for committed in self.saver.news():
             self.facts = committed.facts
             self._under_way.clear()
+            self._flying = 0
             if index is None:
                 continue
             for name in committed.dropped:

@@ -166,18 +166,17 @@ class Session:
         runner = model.runner
         store = open_store(self.config.store)
         identity = Identity(runner.weights_digest, runner.kernel_class, runner.block_bytes)
-        half = max(1, self.config.checkpoint_tokens // 2)
+        policy = Policy(self.config.checkpoint_tokens, self.config.store_bytes)
         limits = Limits(
             blocks=len(runner.kv),
             slots=self.config.slots,
-            prefill=min(self.config.prefill, half),
+            prefill=min(self.config.prefill, policy.chunk),
             decode=self.config.slots,
         )
         scheduler = Scheduler(limits)
         arbiter, why = open_arbiter(self.config.arbiter, priority=self.config.tier)
         if why:
             log.warning("no arbiter: %s", why)
-        policy = Policy(self.config.checkpoint_tokens, self.config.store_bytes)
         keeper = self._keeper(store, identity, policy)
         keeper.known(scheduler.index)
         worker = Worker(

@@ -247,7 +247,7 @@ class Worker:
             event = self._choose(output, next(rows))
             entries += self.scheduler.commit(w, event.token)
             told.append((output, event))
-        self.keeper.filled(entries)
+        self.keeper.computed(sum(w.count for w in work), filled=entries)
         if told:
             self.keeper.journal.append(self._records(told))
         for output, event in told:

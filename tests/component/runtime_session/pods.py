@@ -53,7 +53,7 @@ class Pod:
 
     def start(self, *, wait: bool = True) -> None:
         self.last.unlink(missing_ok=True)
-        paths = [str(ROOT / part) for part in ("crds", "runtime")]
+        paths = [str(self.folder), *(str(ROOT / part) for part in ("crds", "runtime"))]
         log = (self.folder / "log").open("ab")
         command = [
             *(sys.executable, "-m", "sojourn_runtime", "--model", str(self.model)),
@@ -116,7 +116,9 @@ class Pod:
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
-            return answer.status, json.loads(answer.read() or b"null")
+            content = answer.read()
+            kind = answer.headers.get_content_type()
+            return answer.status, json.loads(content) if kind == "application/json" else content
         finally:
             connection.close()
 

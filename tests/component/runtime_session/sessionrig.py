@@ -4,6 +4,7 @@ The toy's logits depend on what its KV blocks hold, read through the block table
 lost, misplaced or torn changes the text. Tokens are bytes below 64, which keeps texts readable.
 """
 
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -237,6 +238,15 @@ class Rig:
         self.ending = ending
         self._over.set()
         self._serving.set()
+
+    def killed(self, copy: Path) -> None:
+        """Copy what a kill would leave, while the engine stands and the saver has come to rest."""
+        assert self.session._opened is not None
+        rest = threading.Event()
+        jobs = self.session._opened.keeper.saver._jobs
+        jobs.put(lambda: jobs.put(rest.set))  # behind what the jobs before it leave to do
+        assert rest.wait(30)
+        shutil.copytree(self.folder, copy)
 
     def pause(self) -> dict[str, Any]:
         """SIGTERM and its termination message."""

@@ -115,13 +115,27 @@ def test_a_second_sigterm_changes_nothing(new_pod: NewPod) -> None:
     assert (code, words["requests"]) == (0, 1)
 
 
-def test_a_sigterm_while_the_model_loads_is_a_pause(new_pod: NewPod) -> None:
+def test_probes_are_answered_while_the_model_loads_and_a_sigterm_is_a_pause(
+    new_pod: NewPod,
+) -> None:
     pod = new_pod("early")
+    pod.model = pod.folder / "weights.gguf"
+    os.mkfifo(pod.model)  # weights that never come
     pod.start(wait=False)
     pod.until(lambda: b"listening" in (pod.folder / "log").read_bytes(), "listening")
+    assert pod.get("/healthz")[0] == 200
+    assert pod.get("/readyz")[0] == 503
+    assert pod.status()["phase"] == "Loading"
     pod.signal()
     code, words = pod.ended()
     assert (code, words["reason"]) == (0, "Paused")
+
+
+def test_the_cpu_needs_no_torch(new_pod: NewPod) -> None:
+    pod = new_pod("light")
+    (pod.folder / "torch.py").write_text("raise SystemExit('torch was imported')")
+    pod.start()
+    assert pod.pause()["reason"] == "Paused"
 
 
 @pytest.mark.parametrize(

@@ -104,11 +104,12 @@ async def test_many_requests_share_a_pause_and_find_other_blocks(
     assert [text(f) for f in found] == alone
 
 
+@pytest.mark.parametrize("interval", [40, 256])
 async def test_after_a_crash_nothing_said_is_contradicted_and_little_is_recomputed(
-    new_rig: NewRig, tmp_path: Path
+    new_rig: NewRig, tmp_path: Path, interval: int
 ) -> None:
     alone = await uninterrupted(new_rig, tmp_path / "alone", answer=600, seed=3)
-    rig = new_rig()
+    rig = new_rig(checkpoint_tokens=interval)
     rig.start()
     gate = Turnstile(rig.runner)
     gate.hold(100)
@@ -117,7 +118,7 @@ async def test_after_a_crash_nothing_said_is_contradicted_and_little_is_recomput
         gate.wait()
         said = list(stream.events)
         copy = tmp_path / f"crashed-{number}"
-        shutil.copytree(rig.folder, copy)  # what a kill would leave
+        rig.killed(copy)
         gate.pass_on(number + 200)
         after = new_rig(copy)
         after.start()
@@ -126,7 +127,7 @@ async def test_after_a_crash_nothing_said_is_contradicted_and_little_is_recomput
         assert restored.events[: len(said)] == said
         assert text(await events(restored)) == alone
         recomputed = after.session.status()["resumed"]["recomputedTokens"]
-        assert 0 < recomputed <= 256
+        assert recomputed <= interval
         after.pause()
     gate.go()
 
@@ -276,7 +277,7 @@ async def test_logprobs_are_the_same_before_and_after_a_crash(
     stream = rig.session.submit(ask("one", answer=500, logprobs=1))
     gate.wait()
     said = list(stream.events)
-    shutil.copytree(rig.folder, tmp_path / "crashed")
+    rig.killed(tmp_path / "crashed")
     gate.go()
     after = new_rig(tmp_path / "crashed")
     after.start()

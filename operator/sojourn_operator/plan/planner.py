@@ -10,6 +10,7 @@ from sojourn_operator.plan import claim, nominate, stop, tenants
 from sojourn_operator.plan.actions import Plan
 from sojourn_operator.plan.board import Board
 from sojourn_operator.plan.placer import Placer
+from sojourn_operator.plan.plugins import Plugins
 from sojourn_operator.plan.rank import band_of, claim_order, has_aged
 from sojourn_operator.plan.score import Policy
 from sojourn_operator.plan.state import Phase, Session, State
@@ -19,8 +20,9 @@ from sojourn_operator.plan.turn import Turn
 class Planner:
     """Plans one state after another of the same cluster."""
 
-    def __init__(self, policy: Policy | None = None) -> None:
+    def __init__(self, policy: Policy | None = None, plugins: Plugins | None = None) -> None:
         self.board = Board(Placer(policy))
+        self._plugins = plugins or Plugins()
 
     def plan(self, state: State) -> Plan:
         """The actions for this state; a function of the state alone."""
@@ -36,12 +38,13 @@ class Planner:
             members = list(band)
             for session in members:
                 nominate.reserve(turn, session)
-            for session in in_turn(turn, members):
+            for session in in_turn(turn, self._plugins.order(state, members)):
                 if session.key in moving:
                     stop.drain(turn, session)
                 elif session.phase is not Phase.PAUSING:
                     claim.settle(turn, session)
-        return Plan(tuple(turn.actions), next_deadline=min(turn.deadlines, default=None))
+        found = Plan(tuple(turn.actions), next_deadline=min(turn.deadlines, default=None))
+        return self._plugins.trim(state, found) if self._plugins.post else found
 
 
 def in_turn(turn: Turn, members: list[Session]) -> Iterator[Session]:

@@ -60,7 +60,7 @@ def no_room(rooms: Iterable[tuple[Room, Need | None]], request: Request) -> tupl
     left_out: dict[str, int] = {}
     for room, need in rooms:
         if need is None or not room.usable:
-            refusal = _node_state(room) or node_refusal(room.node, request)
+            refusal = node_state(room) or node_refusal(room.node, request)
             left_out[refusal] = left_out.get(refusal, 0) + 1
             continue
         count += len(need.gpu.parts)
@@ -101,7 +101,8 @@ def _free_at(room: Room, index: int, request: Request) -> tuple[int, int, str]:
     return max(room.slices[index], 0), share, f"{room.node.name} gpu-{gpu.ordinal}"
 
 
-def _node_state(room: Room) -> str:
+def node_state(room: Room) -> str:
+    """Why nothing may start on a node now, empty if it may."""
     node = room.node
     if not node.ready:
         return "not ready"

@@ -5,6 +5,7 @@ Starts the real plugin over the fake NVML and the fake kubelet of the tests. Pri
 """
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -16,7 +17,6 @@ import tempfile
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,14 @@ from sojourn_api import arbiter, names  # noqa: E402
 from sojourn_deviceplugin._proto import deviceplugin_v1beta1_pb2 as pb  # noqa: E402
 from sojourn_deviceplugin._proto import deviceplugin_v1beta1_pb2_grpc as rpc  # noqa: E402
 
-CALLS = 3000
+CALLS = 2000
 GPUS = 8
+REST = 0.01
 H200_141 = 145_200
 """MiB of memory that make 141 slices of 1 GiB."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def node(gpus: int, mib: int) -> Iterator[Process]:
     with tempfile.TemporaryDirectory(prefix="dp", dir="/tmp") as folder:
         library = fake.build(Path(folder))
@@ -47,6 +48,9 @@ def node(gpus: int, mib: int) -> Iterator[Process]:
             process = Process(Path(folder), library, kubelet)
             process.machine.gpus = [fake.gpu(n, name=fake.H200, mib=mib) for n in range(gpus)]
             process.machine.write()
+            process.settings["nvmlPatienceSeconds"] = (
+                600  # here every call hangs, one after another
+            )
             process.start()
             try:
                 yield process
@@ -68,15 +72,21 @@ def percentiles(samples: list[float]) -> dict[str, float]:
     return {"p50Ms": round(cuts[49] * 1e3, 3), "p99Ms": round(cuts[98] * 1e3, 3)}
 
 
-def calls(process: Process) -> dict[str, Any]:
-    """Allocate and an empty call in turn, on the same connection."""
+def calls(process: Process, *, rest: float) -> dict[str, Any]:
+    """Allocate and an empty call in turn, on the same connection, GPU after GPU.
+
+    `rest` is the pause after each pair: a kubelet starts pods, it does not storm; 0 is a storm.
+    """
     empty, allocate = [], []
-    (socket,) = process.kubelet.folder.glob("sojourn-gpu-3.*sock")
-    with grpc.insecure_channel(f"unix:{socket}") as channel:
-        stub = rpc.DevicePluginStub(channel)
-        uuid8 = fake.uuid(3).removeprefix("GPU-")[:8]
-        dice = random.Random(1)
-        for _ in range(CALLS):
+    dice = random.Random(1)
+    with contextlib.ExitStack() as stack:
+        stubs = []
+        for n in range(GPUS):
+            (socket,) = process.kubelet.folder.glob(f"sojourn-gpu-{n}.*sock")
+            channel = stack.enter_context(grpc.insecure_channel(f"unix:{socket}"))
+            stubs.append(rpc.DevicePluginStub(channel))
+        for call in range(CALLS):
+            stub, uuid8 = stubs[call % GPUS], fake.uuid(call % GPUS).removeprefix("GPU-")[:8]
             ids = [f"{uuid8}-{n}" for n in dice.sample(range(141), 12)]
             wish = pb.ContainerAllocateRequest(devices_ids=ids)
             request = pb.AllocateRequest(container_requests=[wish])
@@ -87,6 +97,7 @@ def calls(process: Process) -> dict[str, Any]:
             end = time.perf_counter()
             empty.append(middle - begin)
             allocate.append(end - middle)
+            time.sleep(rest)
     nothing, given = percentiles(empty), percentiles(allocate)
     ratio = {key: round(given[key] / nothing[key], 2) for key in nothing}
     return {"calls": CALLS, "empty": nothing, "allocate": given, "ratio": ratio}
@@ -95,12 +106,12 @@ def calls(process: Process) -> dict[str, Any]:
 def latency() -> dict[str, Any]:
     with node(GPUS, H200_141) as process:
         until(all_known(process, 141))
-        calls(process)  # warm up
-        quiet = calls(process)
+        calls(process, rest=0)  # warm up
+        found = {"storm": calls(process, rest=0), "quiet": calls(process, rest=REST)}
         process.machine.delays = {"*": 5000}
         process.machine.write()
-        hanging = calls(process)
-        return {"gpus": GPUS, "slices": 141, "quiet": quiet, "nvmlHangs5s": hanging}
+        found["nvmlHangs5s"] = calls(process, rest=REST)
+        return {"gpus": GPUS, "slices": 141, "restMs": REST * 1e3} | found
 
 
 def lists() -> dict[str, Any]:
@@ -153,18 +164,22 @@ def pages(folder: Path, *tiers: arbiter.Tier) -> None:
     arbiter.bump(index)
 
 
-def check_cost(grants: int, looks: int = 200_000) -> float:
+def check_cost(grants: int, looks: int = 50_000) -> float:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         folder = Path(name)
         pages(folder, *[arbiter.Tier(priority=2500)] * grants)
         watch = arbiter.Watch(folder)
         watch.higher_raised(0)
-        begin = time.perf_counter()
-        for _ in range(looks):
-            watch.higher_raised(0)
-        took = time.perf_counter() - begin
+        best = min(_looks(watch, looks) for _ in range(7))  # what else runs here only adds
         watch.close()
-        return round(took / looks * 1e6, 3)
+        return round(best / looks * 1e6, 3)
+
+
+def _looks(watch: arbiter.Watch, looks: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(looks):
+        watch.higher_raised(0)
+    return time.perf_counter() - begin
 
 
 def player(role: str, *arguments: object) -> subprocess.Popen[str]:

@@ -70,6 +70,7 @@ TIER: Final = "tier"
 POD: Final = "pod"
 PAGE: Final = "page"
 
+_EMPTY_PAGE: Final = struct.pack("=16Q", MAGIC, *[0] * (PAGE_WORDS - 1))
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """`struct flock` of 64-bit Linux: type, whence, start, length, pid."""
 
@@ -186,12 +187,16 @@ def _words(fd: int, *, count: int, path: Path, writable: bool = False) -> memory
     return words
 
 
-def _create(path: Path, content: bytes, *, mode: int) -> None:
+def _create(path: str, content: bytes, *, mode: int) -> None:
     """Write under another name first: readers see a whole file or none."""
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_bytes(content)
-    draft.chmod(mode)
-    draft.rename(path)
+    draft = f"{path}.new"
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        os.write(fd, content)
+        os.fchmod(fd, mode)  # the umask had its say above
+    finally:
+        os.close(fd)
+    os.rename(draft, path)  # noqa: PTH104
 
 
 def create_index(grants: Path, limits: Limits = Limits()) -> memoryview:
@@ -199,7 +204,7 @@ def create_index(grants: Path, limits: Limits = Limits()) -> memoryview:
     grants.mkdir(parents=True, exist_ok=True)
     path = grants / INDEX
     if not path.exists():
-        _create(path, struct.pack("=8Q", MAGIC, 1, 0, 0, *[0] * 4), mode=0o644)
+        _create(str(path), struct.pack("=8Q", MAGIC, 1, 0, 0, *[0] * 4), mode=0o644)
     fd = _open(path, size=INDEX_BYTES, writable=True)
     words = _words(fd, count=INDEX_WORDS, path=path, writable=True)
     os.close(fd)
@@ -226,18 +231,18 @@ def create_grant(grants: Path, slot: str, tier: Tier = Tier()) -> Path:
     The pod may write the page but neither replace nor remove it: the folder is the plugin's.
     The caller bumps the index afterwards.
     """
-    pod = grants / slot / POD
-    pod.mkdir(parents=True, exist_ok=True)
+    pod = f"{grants}/{slot}/{POD}"  # plain strings: this is done while allocations come
+    os.makedirs(pod, exist_ok=True)  # noqa: PTH103
     write_tier(grants, slot, tier)
-    if not (pod / PAGE).exists():
-        _create(pod / PAGE, struct.pack("=16Q", MAGIC, *[0] * 15), mode=0o666)
-    return pod
+    if not os.access(f"{pod}/{PAGE}", os.F_OK):
+        _create(f"{pod}/{PAGE}", _EMPTY_PAGE, mode=0o666)
+    return Path(pod)
 
 
 def write_tier(grants: Path, slot: str, tier: Tier) -> None:
     """Set what a grant may claim. The caller bumps the index afterwards."""
     content = TIER_FORMAT.pack(MAGIC, tier.priority, tier.share, tier.time_slice_ns, tier.bytes)
-    _create(grants / slot / TIER, content, mode=0o644)
+    _create(f"{grants}/{slot}/{TIER}", content, mode=0o644)
 
 
 def read_tier(grants: Path, slot: str) -> Tier:

@@ -55,6 +55,8 @@ class Node:
         self._boot = boot or BOOT_ID.read_text().strip()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
+        self._tidying = threading.Lock()
+        self.untidy = threading.Event()
         self._registry = registry.Registry(config.state_dir)
         self._known = self._registry.load()
         self._slots: dict[int, Slots] = {}
@@ -110,8 +112,9 @@ class Node:
         wanted = frozenset(devices)
         with self._lock:
             offer = self._offers[ordinal]
-            if not wanted or not wanted <= frozenset(offer.gpu.ids):
-                strange = sorted(wanted - frozenset(offer.gpu.ids))[:3]
+            known = slices.id_set(offer.gpu.uuid, offer.gpu.slices)
+            if not wanted or not wanted <= known:
+                strange = sorted(wanted - known)[:3]
                 raise AllocationError(f"{offer.resource}: no such slices: {', '.join(strange)}")
             if not offer.verdict.healthy:
                 verdict = offer.verdict
@@ -121,7 +124,14 @@ class Node:
                 ordinal=ordinal, devices=wanted, slot=slot, now_ns=self._clock()
             )
         self._drop(over)
+        self.untidy.set()
         return answer(offer, grant, self.config)
+
+    def tidy(self) -> None:
+        """Make and remove arbiter pages, ahead of need and after it."""
+        with self._tidying:
+            for slots in tuple(self._slots.values()):
+                slots.tidy()
 
     # ------------------------------------------------------------ for the main loop
 
@@ -142,8 +152,7 @@ class Node:
             ]
             self._remember(before)
             self._changed.notify_all()
-        for slots in self._slots.values():
-            slots.refill()
+        self.tidy()
         return turns
 
     def _enroll(self, facts: NodeFacts) -> None:
@@ -248,6 +257,7 @@ class Node:
             if changes != Changes():
                 self._offer_again()
         self._drop(changes.over)
+        self.tidy()
         return changes
 
     def _offer_again(self) -> None:

@@ -64,12 +64,20 @@ class Plugin:
         self._offenders: set[tuple[int, str]] = set()
         """Told of once: an event for each look would be a flood."""
         self._end = threading.Event()
+        self._keeper = threading.Thread(target=self._keep_tidy, name="keeper", daemon=True)
 
     def start(self) -> None:
         """Start the threads."""
         for thread in (self._reader, self._listener, self.registrar, self.publisher):
             if thread is not None:
                 thread.start()
+        self._keeper.start()
+
+    def _keep_tidy(self) -> None:
+        while not self._end.is_set():
+            self.node.untidy.wait()
+            self.node.untidy.clear()
+            self.node.tidy()
 
     def end(self) -> None:
         """Ask the loop to end; for a signal handler."""
@@ -82,6 +90,8 @@ class Plugin:
             if thread is not None:
                 thread.stop()
                 thread.join(JOIN_SECONDS)
+        self.node.untidy.set()
+        self._keeper.join(JOIN_SECONDS)
         self._resources.close()
 
     def run(self, *, until: Callable[[], bool] = lambda: False) -> bool:

@@ -5,6 +5,7 @@ Pure: no NVML, no gRPC, no clock. Who holds which slice is `ledger`'s; health is
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 MESSAGE_LIMIT: Final = 4 * 1024**2
@@ -27,9 +28,16 @@ def device_id(uuid: str, n: int) -> str:
     return f"{short(uuid)}-{n}"
 
 
+@lru_cache(maxsize=64)
 def device_ids(uuid: str, slices: int) -> tuple[str, ...]:
     """The names of all slices of a GPU, in order."""
     return tuple(device_id(uuid, n) for n in range(slices))
+
+
+@lru_cache(maxsize=64)
+def id_set(uuid: str, slices: int) -> frozenset[str]:
+    """The same, to look up in."""
+    return frozenset(device_ids(uuid, slices))
 
 
 def message_bytes(ids: Collection[str], *, numa: bool) -> int:

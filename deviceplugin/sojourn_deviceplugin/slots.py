@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import shutil
+import threading
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,14 +20,14 @@ from sojourn_deviceplugin.ledger import UNKNOWN, Grant
 
 log = logging.getLogger(__name__)
 
-SPARE: Final = 4
+SPARE: Final = 8
 """Pages kept ready per GPU: Allocate then makes no folders. More than pods start in one second."""
 GRANTS: Final = "grants"
 JOURNAL: Final = "journal"
 
 
 class Slots:
-    """The slots of one GPU. Any thread may `take` and `drop`; the rest is the main loop's."""
+    """The slots of one GPU. Any thread may `take` and `drop`; the rest is for one at a time."""
 
     def __init__(self, folder: Path, limits: arbiter.Limits) -> None:
         """`folder` is `/run/sojourn/<uuid>`."""
@@ -34,11 +35,13 @@ class Slots:
         self._index = arbiter.create_index(self.grants, limits)
         self._journal_path = folder / JOURNAL
         self._spare: deque[str] = deque()
+        self._over: deque[str] = deque()
+        self._numbers = threading.Lock()
         self._restored = dict(self._read_journal())
         self._next = 1 + max((int(name) for name in self._names()), default=0)
         self._compact()
         self._journal = os.open(self._journal_path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        self.refill()
+        self.tidy()
 
     def _names(self) -> Iterator[str]:
         return (entry.name for entry in self.grants.iterdir() if entry.name.isdecimal())
@@ -77,13 +80,20 @@ class Slots:
                 tier = UNKNOWN
             yield Grant(ordinal=ordinal, devices=devices, slot=slot, made_ns=0, tier=tier)
 
-    def refill(self) -> None:
-        """Make pages until enough are ready."""
+    def tidy(self) -> None:
+        """Make pages until enough are ready, and remove those of grants that are over.
+
+        One thread at a time; none that a container waits for.
+        """
+        while self._over:
+            shutil.rmtree(self.grants / self._over.popleft(), ignore_errors=True)
+            arbiter.bump(self._index)
         while len(self._spare) < SPARE:
             self._spare.append(self._make())
 
     def _make(self) -> str:
-        slot, self._next = str(self._next), self._next + 1
+        with self._numbers:
+            slot, self._next = str(self._next), self._next + 1
         arbiter.create_grant(self.grants, slot)
         return slot
 
@@ -103,12 +113,11 @@ class Slots:
         arbiter.bump(self._index)
 
     def drop(self, slot: str) -> None:
-        """The grant is over. Its name is not used again: a container that is still ending keeps
-        the old folder mounted.
+        """The grant is over; `tidy` removes its page. Its name is not used again: a container that
+        is still ending keeps the old folder mounted.
         """
         os.write(self._journal, _line(slot, frozenset()).encode())
-        shutil.rmtree(self.grants / slot, ignore_errors=True)
-        arbiter.bump(self._index)
+        self._over.append(slot)
 
     def page(self, slot: str) -> arbiter.PageState | None:
         """What the pod wrote, for reports; None if it spoilt its page."""

@@ -10,7 +10,7 @@ class BoundModel:
     def __init__(self, weights: Weights) -> None:
         config, tensors = weights.config, weights.tensors
         self._weights = weights
-        self._frequencies = rope.frequencies(theta=config.rope_theta, head_dim=config.head_dim)
+        self._frequencies = rope.frequencies(config)
         self._layers = (native.LayerStruct * config.layers)()
         for number, layer in enumerate(self._layers):
             for part in native.LAYER_TENSORS:

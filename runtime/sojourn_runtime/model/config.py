@@ -32,6 +32,8 @@ class ModelConfig:
     tied_embeddings: bool
     bos_id: int | None
     eos_ids: tuple[int, ...]
+    rope_divisors: tuple[float, ...] = ()
+    """What each frequency is divided by: one for all, or one each. Empty: plain rope."""
     qkv_bias: bool = False
     qk_norm: bool = False
 
@@ -66,4 +68,5 @@ class ModelConfig:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
-        return cls(**{**value, "eos_ids": tuple(value["eos_ids"])})
+        lists = {key: tuple(value[key]) for key in ("eos_ids", "rope_divisors")}
+        return cls(**{**value, **lists})

@@ -40,9 +40,7 @@ class EagerRunner:
             name: torch.from_numpy(values).to(self._device, torch.bfloat16)
             for name, values in _matrices(weights)
         }
-        self._frequencies = torch.from_numpy(
-            rope.frequencies(theta=config.rope_theta, head_dim=config.head_dim)
-        ).to(self._device)
+        self._frequencies = torch.from_numpy(rope.frequencies(config)).to(self._device)
         shape = (num_blocks, config.layers, 2, config.kv_heads, BLOCK_TOKENS, config.head_dim)
         self._cache = torch.zeros(shape, dtype=torch.bfloat16, device=self._device)
         self.kv = _bytes_of(self._cache)
@@ -81,8 +79,12 @@ class EagerRunner:
     ) -> torch.Tensor:
         config = self.config
         heads = (config.heads, config.kv_heads, config.kv_heads)
-        fused = self._linear(x, f"{layer}.qkv").split([n * config.head_dim for n in heads], dim=-1)
+        fused = functional.linear(
+            x, self._tensors[f"{layer}.qkv"], self._tensors.get(f"{layer}.qkv_bias")
+        ).split([n * config.head_dim for n in heads], dim=-1)
         q, k, v = (t.unflatten(-1, (n, config.head_dim)) for t, n in zip(fused, heads, strict=True))
+        if config.qk_norm:
+            q, k = self._norm(q, f"{layer}.q_norm"), self._norm(k, f"{layer}.k_norm")
         q, k = (_rotate(t, *turn) for t in (q, k))
         mixed, first = [], 0
         for segment in segments:

@@ -44,6 +44,13 @@ def parts(config: ModelConfig) -> Iterator[Part]:
         yield _vector(f"{layer}.attention_norm", hidden, prefix + "input_layernorm.weight")
         qkv = [f"{prefix}self_attn.{part}_proj.weight" for part in "qkv"]
         yield _matrix(f"{layer}.qkv", fused, hidden, *qkv)
+        if config.qkv_bias:
+            biases = [f"{prefix}self_attn.{part}_proj.bias" for part in "qkv"]
+            yield _vector(f"{layer}.qkv_bias", fused, *biases)
+        if config.qk_norm:
+            for part in "qk":
+                source_name = f"{prefix}self_attn.{part}_norm.weight"
+                yield _vector(f"{layer}.{part}_norm", config.head_dim, source_name)
         yield _matrix(
             f"{layer}.attention_out", hidden, attention, prefix + "self_attn.o_proj.weight"
         )
@@ -52,8 +59,11 @@ def parts(config: ModelConfig) -> Iterator[Part]:
         yield _matrix(f"{layer}.down", hidden, config.inner, prefix + "mlp.down_proj.weight")
 
 
-def _vector(name: str, size: int, source_name: str) -> Part:
-    return Part(name, "float32", (size,), lambda source: source.tensor(source_name))
+def _vector(name: str, size: int, *source_names: str) -> Part:
+    def make(source: WeightsSource) -> Array:
+        return np.concatenate([source.tensor(part) for part in source_names])
+
+    return Part(name, "float32", (size,), make)
 
 
 def _matrix(name: str, outputs: int, inputs: int, *source_names: str) -> Part:

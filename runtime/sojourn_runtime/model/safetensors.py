@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sojourn_runtime.model.config import ModelConfig
 from sojourn_runtime.model.errors import ModelNotFound, UnsupportedModel, WeightsTruncated
+from sojourn_runtime.model.hf_config import model_config
 from sojourn_runtime.model.packing import Floats, from_bf16
 from sojourn_runtime.model.source import TokenizerData
 
@@ -53,7 +53,18 @@ class SafetensorsSource:
         self._tensors = {
             name: stored for path in self._weights for name, stored in _open(path).items()
         }
-        self.config = _config(folder, tied="lm_head.weight" not in self._tensors)
+        raw = _json(folder / "config.json")
+        if not raw:
+            raise ModelNotFound(
+                f"{folder}/config.json: not found; point the URI at a folder with config.json"
+            )
+        generation = _json(folder / "generation_config.json")
+        self.config = model_config(
+            folder,
+            raw,
+            eos=generation.get("eos_token_id", raw.get("eos_token_id")),
+            tied="lm_head.weight" not in self._tensors,
+        )
 
     def files(self) -> list[Path]:
         extra = [self.folder / name for name in _EXTRA_FILES]
@@ -116,44 +127,3 @@ def _json(path: Path) -> dict[str, Any]:
         return {}
     value: dict[str, Any] = json.loads(path.read_text())
     return value
-
-
-def _config(folder: Path, *, tied: bool) -> ModelConfig:
-    raw = _json(folder / "config.json")
-    if not raw:
-        raise ModelNotFound(
-            f"{folder}/config.json: not found; point the URI at a folder with config.json"
-        )
-    architecture = next(iter(raw.get("architectures", ["none"])))
-    if architecture != "LlamaForCausalLM":
-        raise UnsupportedModel(
-            f"{folder}: architecture {architecture} is not supported; "
-            "use a model of the Llama family"
-        )
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default":
-        raise UnsupportedModel(
-            f"{folder}: rope scaling {kind!r} is not supported; use a model without it"
-        )
-    for flag in ("attention_bias", "mlp_bias"):
-        if raw.get(flag):
-            raise UnsupportedModel(f"{folder}: {flag} is not supported; use a model without biases")
-    heads, hidden = raw["num_attention_heads"], raw["hidden_size"]
-    eos = _json(folder / "generation_config.json").get("eos_token_id", raw.get("eos_token_id"))
-    return ModelConfig(
-        architecture="llama",
-        vocab_size=raw["vocab_size"],
-        layers=raw["num_hidden_layers"],
-        hidden=hidden,
-        heads=heads,
-        kv_heads=raw.get("num_key_value_heads") or heads,
-        head_dim=raw.get("head_dim") or hidden // heads,
-        inner=raw["intermediate_size"],
-        max_positions=raw["max_position_embeddings"],
-        rope_theta=float(rope.get("rope_theta", raw.get("rope_theta", 10000.0))),
-        rms_epsilon=float(raw["rms_norm_eps"]),
-        tied_embeddings=tied,
-        bos_id=raw.get("bos_token_id"),
-        eos_ids=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),
-    )

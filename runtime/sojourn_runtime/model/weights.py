@@ -26,7 +26,7 @@ from sojourn_runtime.model.layout import Array, parts
 from sojourn_runtime.model.safetensors import SafetensorsSource
 from sojourn_runtime.model.source import TokenizerData, WeightsSource
 
-LAYOUT = 1
+LAYOUT = 2
 """Raise when the bytes of a converted file change their meaning."""
 _MAGIC = b"SOJOURN1"
 _ALIGN = 4096  # pages: the mapped tensors are then aligned to cache lines too

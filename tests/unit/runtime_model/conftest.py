@@ -81,7 +81,24 @@ def random_tensors(config: Mapping[str, Any], seed: int = 0) -> dict[str, npt.ND
             prefix + "mlp.up_proj.weight": matrix(inner, hidden),
             prefix + "mlp.down_proj.weight": matrix(hidden, inner),
         }
-    return tensors
+    return tensors | _of_the_kin(config, random)
+
+
+def _of_the_kin(
+    config: Mapping[str, Any], random: np.random.Generator
+) -> dict[str, npt.NDArray[np.float32]]:
+    """What Qwen2 and Qwen3 have beyond a Llama."""
+    sizes = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"]}
+    sizes["v"] = sizes["k"]
+    found = {}
+    for layer in range(config["num_hidden_layers"]):
+        for part, heads in sizes.items():
+            name = f"model.layers.{layer}.self_attn.{part}"
+            if config["architectures"] == ["Qwen2ForCausalLM"]:
+                found[f"{name}_proj.bias"] = random.normal(0, 0.5, heads * config["head_dim"])
+            if config["architectures"] == ["Qwen3ForCausalLM"] and part != "v":
+                found[f"{name}_norm.weight"] = random.uniform(0.5, 1.5, config["head_dim"])
+    return {name: values.astype(np.float32) for name, values in found.items()}
 
 
 def byte_tokenizer() -> Tokenizer:
@@ -163,3 +180,9 @@ def tiny_tensors() -> dict[str, npt.NDArray[np.float32]]:
 def write_model_fixture() -> Callable[..., Path]:
     """`write_model(folder, **changes to the config)` writes a Hugging Face folder."""
     return write_model
+
+
+@pytest.fixture(name="random_tensors", scope="session")
+def random_tensors_fixture() -> Callable[..., dict[str, npt.NDArray[np.float32]]]:
+    """`random_tensors(**changes to the config)`: what `write_model` with the same changes wrote."""
+    return lambda **changes: random_tensors({**CONFIG, **changes})

@@ -1,7 +1,6 @@
 """A GGUF file gives the same model as a Hugging Face folder, or says what is wrong with it."""
 
-import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from sojourn_runtime.model.errors import UnsupportedModel, WeightsTruncated
 from sojourn_runtime.model.gguf import GgufSource
 from sojourn_runtime.model.protocol import Interrupted, Segment
 from sojourn_runtime.model.tokenizer import Tokenizer
-from sojourn_runtime.model.weights import Weights, open_weights
+from sojourn_runtime.model.weights import open_weights
 
 Tensors = Mapping[str, npt.NDArray[np.float32]]
 Q8 = gguf.GGMLQuantizationType.Q8_0
@@ -25,6 +24,8 @@ LAYER = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "self_attn.o_proj": "attn_output",
     "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate",
@@ -42,11 +43,11 @@ def interleave_halves(weight: npt.NDArray[np.float32], heads: int) -> npt.NDArra
 
 
 def stored_name(name: str) -> str:
-    name = name.removesuffix(".weight")
+    name, _, kind = name.rpartition(".")
     if name in TOP:
-        return TOP[name] + ".weight"
+        return f"{TOP[name]}.{kind}"
     layer, rest = name.removeprefix("model.layers.").split(".", 1)
-    return f"blk.{layer}.{LAYER[rest]}.weight"
+    return f"blk.{layer}.{LAYER[rest]}.{kind}"
 
 
 def write_gguf(path: Path, tensors: Tensors, *, architecture: str = "llama", **extra: Any) -> Path:
@@ -71,9 +72,9 @@ def write_gguf(path: Path, tensors: Tensors, *, architecture: str = "llama", **e
         writer.add_rope_scaling_type(extra["rope"])
     for name, values in tensors.items():
         kept = values
-        if "q_proj" in name:
+        if architecture == "llama" and "q_proj" in name:
             kept = interleave_halves(values, 6)
-        elif "k_proj" in name:
+        elif architecture == "llama" and "k_proj" in name:
             kept = interleave_halves(values, 2)
         if name == extra.get("quantised"):
             writer.add_tensor(stored_name(name), gguf.quants.quantize(kept, Q8), raw_dtype=Q8)
@@ -91,18 +92,23 @@ def gguf_file(tiny_tensors: Tensors, tmp_path_factory: pytest.TempPathFactory) -
     return write_gguf(tmp_path_factory.mktemp("gguf") / "model.gguf", tiny_tensors)
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_the_same_weights_give_the_same_logits(
-    gguf_file: Path, weights: Weights, tmp_path: Path
+    write_model: Callable[..., Path],
+    random_tensors: Callable[..., dict[str, npt.NDArray[np.float32]]],
+    tmp_path: Path,
+    family: str,
 ) -> None:
-    from_gguf = open_weights(str(gguf_file), cache_dir=tmp_path)
-    logits = [
-        CpuRunner(each, num_blocks=2, threads=1).forward([Segment(range(100), 0, (0, 1), "all")])
-        for each in (from_gguf, weights)
-    ]
-    for one, other in itertools.pairwise(logits):
-        assert not isinstance(one, Interrupted)
-        assert not isinstance(other, Interrupted)
-        assert one.tobytes() == other.tobytes()
+    changes = {"architectures": [f"{family.capitalize()}ForCausalLM"]}
+    file = write_gguf(tmp_path / "m.gguf", random_tensors(**changes), architecture=family)
+    logits = []
+    for path in (file, write_model(tmp_path / "folder", **changes)):
+        weights = open_weights(str(path), cache_dir=tmp_path / "cache")
+        runner = CpuRunner(weights, num_blocks=2, threads=1)
+        made = runner.forward([Segment(range(100), 0, (0, 1), "all")])
+        assert not isinstance(made, Interrupted)
+        logits.append(made)
+    assert logits[0].tobytes() == logits[1].tobytes()
 
 
 def test_the_tokenizer_comes_from_the_header(gguf_file: Path, tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 """The kernels' layout loses nothing but the bits beyond bf16."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from sojourn_runtime.model import packing, rope
+from sojourn_runtime.model.weights import Weights
 
 
 @given(
@@ -36,6 +39,8 @@ def test_gate_and_up_unpack_to_what_was_packed() -> None:
     assert [part.tolist() for part in back] == [gate.tolist(), up.tolist()]
 
 
-def test_rope_frequencies_are_powers_of_theta() -> None:
-    found = rope.frequencies(theta=10000.0, head_dim=64)
-    np.testing.assert_allclose(found, 10000.0 ** (-np.arange(0, 64, 2) / 64), rtol=1e-14)
+def test_rope_frequencies_are_powers_of_theta(weights: Weights) -> None:
+    plain = 10000.0 ** (-np.arange(0, 32, 2) / 32)
+    np.testing.assert_allclose(rope.frequencies(weights.config), plain, rtol=1e-14)
+    scaled = dataclasses.replace(weights.config, rope_divisors=(4.0,))
+    np.testing.assert_allclose(rope.frequencies(scaled), plain / 4, rtol=1e-14)

@@ -130,6 +130,7 @@ def test_a_cache_that_cannot_be_written_is_named(model_folder: Path, tmp_path: P
         ({"architectures": ["MambaForCausalLM"]}, "architecture MambaForCausalLM"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope scaling 'yarn'"),
         ({"attention_bias": True}, "attention_bias"),
+        ({"sliding_window": 128}, "sliding_window 128"),
         ({"head_dim": 24}, "head dimension 24"),
         ({"num_key_value_heads": 5}, "key heads"),
     ],

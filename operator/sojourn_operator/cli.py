@@ -85,10 +85,37 @@ def _release(options: argparse.Namespace) -> int:
     return 0
 
 
+def _study(
+    name: str,
+) -> tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]]:
+    """Arguments and function of a question to the plan."""
+
+    def arguments(parser: argparse.ArgumentParser) -> None:
+        from sojourn_operator import study  # noqa: PLC0415
+
+        getattr(study, f"{name}_arguments")(parser)
+
+    def run(options: argparse.Namespace) -> int:
+        from sojourn_operator import study  # noqa: PLC0415
+        from sojourn_operator.studyfiles import StudyError  # noqa: PLC0415
+
+        try:
+            status: int = getattr(study, f"run_{name}")(options)
+        except StudyError as error:
+            sys.stderr.write(f"sojourn-operator {name}: {error}\n")
+            return 1
+        return status
+
+    return arguments, run
+
+
 COMMANDS: Final[tuple[Command, ...]] = (
     Command("run", "watch the cluster, decide and act", _run_arguments, _run),
     Command("apply-crds", "bring the CRDs up to date", _crds_arguments, _apply_crds),
     Command("release", "pause all sessions and let go of them", _release_arguments, _release),
+    Command("explain", "say why a session is not on each node and GPU", *_study("explain")),
+    Command("simulate", "play sessions on nodes, without a cluster", *_study("simulate")),
+    Command("compare", "hold two generations' decisions against each other", *_study("compare")),
 )
 
 

@@ -12,7 +12,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--no-skips",
         action="store_true",
-        help="count a skipped test as failed: on a machine that `make test` has set up, none may be",
+        help="count a skipped test as failed: after `make test` has set up a machine, none may be",
     )
 
 

@@ -1,0 +1,251 @@
+"""The state machine of a session: what each look says and asks for."""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sojourn_api.names import CONTEXT_SAVED, PAUSED, PLACED, READY, TARGET_MET
+from sojourn_api.objects import SnapshotPolicy
+from sojourn_operator import life
+from sojourn_operator.act.status import Verdict, of
+from sojourn_operator.scene import Runtime, Scene
+
+from tests.unit.pretend_session import TIER, KilledError, Pretend, pod, report, session
+
+
+def serving() -> Pretend:
+    found = Pretend()
+    found.place()
+    found.run_pods()
+    return found
+
+
+def story(cuts: list[int] | None = None) -> Pretend:
+    """Placed, paused for gold, placed again, evicted, placed, deleted."""
+    found = Pretend(cuts=cuts)
+    acts = (
+        found.place,
+        found.run_pods,
+        found.pause,
+        found.end_pods,
+        found.place,
+        found.run_pods,
+        lambda: evict(found),
+        found.end_pods,
+        found.place,
+        found.run_pods,
+        found.delete,
+        found.end_pods,
+    )
+    for act in acts:
+        again(act)
+    return found
+
+
+def again(act: Callable[[], None]) -> None:
+    """Whoever acts on the session is killed as well, and tries again."""
+    for _ in range(20):
+        try:
+            act()
+        except KilledError:
+            continue
+        return
+
+
+def evict(found: Pretend) -> None:
+    for name, one in found.pods.items():
+        if one.phase == "Running" and not one.deleting:
+            found.pods[name] = dataclasses.replace(
+                one, disruption="EvictionByEvictionAPI", deleted_at=found.now, grace=30
+            )
+    found.settle()
+
+
+def end_of(found: Pretend) -> object:
+    return found.gone, found.pods, set(found.snapshots), found.events, found.created, found.purged
+
+
+@settings(deadline=None)
+@given(cuts=st.lists(st.integers(1, 60), max_size=8, unique=True))
+def test_a_kill_at_any_write_ends_in_the_same_state(cuts: list[int]) -> None:
+    assert end_of(story(cuts)) == end_of(story())
+
+
+def test_the_whole_story_leaves_what_it_should() -> None:
+    found = story()
+    assert found.gone
+    assert found.created == ["chat-1", "chat-2", "chat-3"]
+    assert set(found.snapshots) == {"chat-1", "chat-2", "chat-3"}
+    assert found.purged
+
+
+def test_a_start_goes_from_placing_to_serving() -> None:
+    found = Pretend()
+    found.place()
+    assert found.says(READY) == ("False", "Starting")
+    found.run_pods()
+    assert found.says(READY) == ("True", "Serving")
+    assert found.says(PLACED) == ("True", "Placed")
+    assert found.says(PAUSED) == ("False", "Running")
+    assert found.status.started_at
+
+
+def test_a_pause_tells_why_before_and_after() -> None:
+    found = serving()
+    found.pause()
+    assert found.says(PAUSED) == ("False", "PreemptedByGold")
+    assert found.says(READY) == ("False", "Pausing")
+    found.end_pods()
+    assert found.says(PAUSED) == ("True", "PreemptedByGold")
+    assert found.says(CONTEXT_SAVED) == ("True", "Saved")
+    assert found.status.snapshot is not None
+    assert found.status.snapshot.name == "chat-1"
+    assert found.pods == {}
+
+
+def test_a_pod_that_stops_answering_is_not_ready() -> None:
+    found = serving()
+    found.pods["chat-1"] = dataclasses.replace(
+        found.pods["chat-1"], ready=False, ready_message="readiness probe failed"
+    )
+    found.settle()
+    assert found.says(READY) == ("False", "NotAnswering")
+    assert "probe failed" in of(found.status, READY).message
+
+
+def test_a_context_that_could_not_be_saved_is_no_clean_pause() -> None:
+    found = serving()
+    found.pause()
+    words = report(1, reason="StoreFull", message="store: full; make room", snapshot=None)
+    found.end_pods(words, code=1)
+    assert found.says(CONTEXT_SAVED) == ("False", "StoreFull")
+    assert found.says(PAUSED)[0] == "False"
+    assert found.status.failure is not None
+    assert found.status.failure.retry
+
+
+def test_a_failed_pod_is_kept_for_its_logs_until_the_next_start() -> None:
+    found = serving()
+    found.crash_pods()
+    assert found.says(READY) == ("False", "Crashed")
+    assert list(found.pods) == ["chat-1"]
+    assert found.pods["chat-1"].finalizers == ()
+    found.place()
+    assert "chat-1" not in found.pods
+
+
+def test_a_failed_pod_goes_when_the_session_shall_rest() -> None:
+    found = serving()
+    found.crash_pods()
+    spec = dataclasses.replace(found.session.spec, suspend=True)
+    found.session = dataclasses.replace(found.session, spec=spec)
+    found.settle()
+    assert found.pods == {}
+
+
+def test_a_pod_that_vanished_is_told_as_lost_and_not_started_again_under_its_number() -> None:
+    found = serving()
+    del found.pods["chat-1"]
+    found.settle()
+    assert found.says(READY) == ("False", "PodLost")
+    found.place()
+    assert found.created == ["chat-1", "chat-2"]
+
+
+def test_a_lost_node_frees_the_session_and_its_late_pod_still_tells_what_it_saved() -> None:
+    found = serving()
+    found.lost = frozenset({"node-a"})
+    found.settle()
+    assert found.says(PLACED) == ("False", "NodeLost")
+    assert found.pods["chat-1"].deleting
+    found.lost = frozenset()
+    found.end_pods()
+    assert found.says(CONTEXT_SAVED) == ("True", "Saved")
+    assert found.pods == {}
+
+
+def test_a_deleted_session_on_a_lost_node_does_not_wait_for_it() -> None:
+    found = serving()
+    found.lost = frozenset({"node-a"})
+    found.delete()
+    assert found.gone
+
+
+def test_retained_context_is_not_purged() -> None:
+    found = Pretend(session(snapshot_policy=SnapshotPolicy.RETAIN))
+    found.place()
+    found.run_pods()
+    found.delete()
+    found.end_pods()
+    assert found.gone
+    assert not found.purged
+
+
+def test_a_session_that_never_ran_has_nothing_to_purge() -> None:
+    found = Pretend()
+    found.delete()
+    assert found.gone
+    assert not found.purged
+
+
+def test_failures_are_forgotten_after_a_calm_minute() -> None:
+    found = serving()
+    found.crash_pods()
+    found.place()
+    found.run_pods()
+    assert found.status.failures == 1
+    step = found.look()
+    assert step.deadline == found.now + life.CALM_SECONDS
+    found.now += life.CALM_SECONDS
+    found.settle()
+    assert found.status.failures == 0
+    assert found.status.failure is None
+
+
+def test_what_the_runtime_is_doing_shows_while_it_starts() -> None:
+    found = Pretend()
+    found.place()
+    scene = Scene(
+        found.session,
+        now=found.now,
+        pods=(pod(1, phase="Running", node="node-a"),),
+        runtime=Runtime(phase="Restoring"),
+    )
+    assert of(life.look(scene).status, READY).message == "restoring on node-a"
+
+
+def test_an_image_that_cannot_be_pulled_is_named() -> None:
+    found = Pretend()
+    found.place()
+    waiting = "ImagePullBackOff: no such image runtime:9"
+    scene = Scene(found.session, now=found.now, pods=(pod(1, node="node-a", waiting=waiting),))
+    ready = of(life.look(scene).status, READY)
+    assert (ready.reason, ready.message) == ("ImagePullBackOff", waiting)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "expected"),
+    [
+        (None, ("Unknown", "NoTraffic")),
+        (Runtime(target=Verdict(TARGET_MET, "False", "Missed", "slow")), ("False", "Missed")),
+    ],
+)
+def test_target_met_is_what_the_polls_settled_on(
+    runtime: Runtime | None, expected: tuple[str, str]
+) -> None:
+    found = serving()
+    pods = tuple(found.pods.values())
+    scene = Scene(found.session, now=found.now, pods=pods, tier=TIER, runtime=runtime)
+    met = of(life.look(scene).status, TARGET_MET)
+    assert (met.status, met.reason) == expected
+
+
+def test_an_inexact_resume_is_never_silent() -> None:
+    found = serving()
+    runtime = Runtime(exact=False, exact_reason="recomputed by another kernel class")
+    scene = Scene(found.session, now=found.now, pods=tuple(found.pods.values()), runtime=runtime)
+    status = life.look(scene).status
+    assert status.exact is False
+    assert "another kernel class" in of(status, READY).message

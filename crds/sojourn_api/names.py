@@ -44,6 +44,14 @@ def gpu_resource(ordinal: int) -> str:
     return f"{RESOURCE_PREFIX}{ordinal}"
 
 
+MIG_PREFIX: Final = f"{GROUP}/mig-"
+
+
+def mig_resource(profile: str) -> str:
+    """The extended resource of a node's MIG instances of one profile, e.g. `1g.10gb`."""
+    return f"{MIG_PREFIX}{profile.replace('+', '-')}"
+
+
 def pod_name(session: str, epoch: int) -> str:
     """The pod of a session's `epoch`-th start; a second one is refused by the API server."""
     return f"{session}-{epoch}"
@@ -99,6 +107,11 @@ def env_gpu_slices(ordinal: int) -> str:
 def env_gpu_slot(ordinal: int) -> str:
     """Name of this pod's own grant among the folders of `arbiter_all`."""
     return f"SOJOURN_GPU_{ordinal}_SLOT"
+
+
+def env_mig_uuids(profile: str) -> str:
+    """UUIDs of the granted MIG instances of one profile, with commas between."""
+    return f"SOJOURN_MIG_{profile.upper().replace('.', '_').replace('+', '_')}_UUIDS"
 
 
 ARBITER_DIR: Final = "/run/sojourn"

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from sojourn_api import arbiter
+from sojourn_api import arbiter, names
 
-from sojourn_deviceplugin import conduct, health, processes, registry, slices
+from sojourn_deviceplugin import conduct, health, mig, processes, registry, slices
 from sojourn_deviceplugin._proto import deviceplugin_v1beta1_pb2 as pb
 from sojourn_deviceplugin.config import Config, DeviceNodes
 from sojourn_deviceplugin.facts import GpuFacts, NodeFacts, Xid
@@ -63,7 +63,8 @@ class Node:
         self._ledger = Ledger()
         self._facts = NodeFacts(error="NVML has not been asked yet")
         self._offers: dict[int, Offer] = {}
-        self._messages: dict[int, tuple[int, pb.ListAndWatchResponse]] = {}
+        self._pools: dict[str, mig.Pool] = {}
+        self._messages: dict[str, tuple[int, pb.ListAndWatchResponse]] = {}
         self._claimed: frozenset[str] = frozenset()
         self._pids: Mapping[int, str] = {}
         self._uids: dict[tuple[str, str], str] = {}
@@ -81,6 +82,11 @@ class Node:
 
     # ------------------------------------------------------------ for the gRPC threads
 
+    def resources(self) -> tuple[str, ...]:
+        """All resources, with healthy devices or without."""
+        with self._lock:
+            return tuple(self._messages)
+
     def ordinals(self) -> tuple[int, ...]:
         """GPUs that have a resource, healthy or not."""
         with self._lock:
@@ -92,24 +98,36 @@ class Node:
             return self._offers[ordinal]
 
     def message(
-        self, ordinal: int, *, after: int, unless: Callable[[], bool]
+        self, resource: str, *, after: int, unless: Callable[[], bool]
     ) -> tuple[int, pb.ListAndWatchResponse]:
         """The list and its version, at once if it is another than `after`, else when it changes.
 
         `unless` ends the wait; it is looked at after each `wake`.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._messages[ordinal][0] != after or unless())
-            return self._messages[ordinal]
+            self._changed.wait_for(lambda: self._messages[resource][0] != after or unless())
+            return self._messages[resource]
 
     def wake(self) -> None:
         """Let waiting streams look whether they are still wanted."""
         with self._changed:
             self._changed.notify_all()
 
-    def allocate(self, ordinal: int, devices: Sequence[str]) -> pb.ContainerAllocateResponse:
+    def allocate(self, resource: str, devices: Sequence[str]) -> pb.ContainerAllocateResponse:
         """Give devices to a container; the kubelet has chosen them."""
-        wanted = frozenset(devices)
+        with self._lock:
+            pool = self._pools.get(resource)
+        if pool is None:
+            ordinal = int(resource.removeprefix(names.RESOURCE_PREFIX))
+            return self._allocate_slices(ordinal, frozenset(devices))
+        try:
+            return mig.answer(pool, devices, self.config)
+        except LookupError as error:
+            raise AllocationError(f"{resource}: {error}") from error
+
+    def _allocate_slices(
+        self, ordinal: int, wanted: frozenset[str]
+    ) -> pb.ContainerAllocateResponse:
         with self._lock:
             offer = self._offers[ordinal]
             known = slices.id_set(offer.gpu.uuid, offer.gpu.slices)
@@ -151,6 +169,7 @@ class Node:
                 if (turn := self._judge(gpu, events.get(gpu.uuid, ()), now)) is not None
             ]
             self._remember(before)
+            self._offer_instances()
             self._changed.notify_all()
         self.tidy()
         return turns
@@ -243,12 +262,24 @@ class Node:
         return tuple(node for node in wanted if Path(node).exists())
 
     def _offer(self, offer: Offer) -> None:
-        """Publish; the kubelet hears of it only if its list changes."""
         self._offers[offer.gpu.ordinal] = offer
-        version, message = self._messages.get(offer.gpu.ordinal, (0, None))
-        new = offer.message()
+        self._publish(offer.resource, offer.message())
+
+    def _offer_instances(self) -> None:
+        """MIG instances as they are now; a profile without any keeps its resource, empty."""
+        healthy = {o.gpu.uuid for o in self._offers.values() if o.verdict.healthy}
+        if not self._facts.error:
+            self._pools = mig.pools(self._facts.gpus, healthy=healthy, before=self._pools)
+        else:
+            self._pools = {name: pool.sick() for name, pool in self._pools.items()}
+        for name, pool in self._pools.items():
+            self._publish(name, pool.message())
+
+    def _publish(self, resource: str, new: pb.ListAndWatchResponse) -> None:
+        """The kubelet hears of it only if its list changes."""
+        version, message = self._messages.get(resource, (0, None))
         if new != message:
-            self._messages[offer.gpu.ordinal] = (version + 1, new)
+            self._messages[resource] = (version + 1, new)
 
     def reconcile(self, held: Held, *, listed_ns: int) -> Changes:
         """Take over the kubelet's list of who holds what."""

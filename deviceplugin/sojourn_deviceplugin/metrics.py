@@ -44,7 +44,7 @@ class Metrics:
         self._allocations = Counter(
             "sojourn_deviceplugin_allocations",
             "Allocate calls by outcome.",
-            ["gpu", "outcome"],
+            ["resource", "outcome"],
             registry=self.registry,
         )
         self._latency = Histogram(
@@ -56,7 +56,7 @@ class Metrics:
         self._registrations = Counter(
             "sojourn_deviceplugin_registrations",
             "Registrations with the kubelet.",
-            ["gpu"],
+            ["resource"],
             registry=self.registry,
         )
         self._turns = Counter(
@@ -86,12 +86,12 @@ class Metrics:
             registry=self.registry,
         )
 
-    def allocated(self, ordinal: int, outcome: str, seconds: float) -> None:
-        self._allocations.labels(str(ordinal), outcome).inc()
+    def allocated(self, resource: str, outcome: str, seconds: float) -> None:
+        self._allocations.labels(resource, outcome).inc()
         self._latency.observe(seconds)
 
-    def registered(self, ordinal: int) -> None:
-        self._registrations.labels(str(ordinal)).inc()
+    def registered(self, resource: str) -> None:
+        self._registrations.labels(resource).inc()
 
     def turned(self, ordinal: int, reason: str) -> None:
         self._turns.labels(str(ordinal), reason or "Healthy").inc()

@@ -43,7 +43,7 @@ def identity(path: Path) -> Identity | None:
 
 
 class Registrar(threading.Thread):
-    """Serves and registers all GPUs of the node until stopped."""
+    """Serves and registers all resources of the node until stopped."""
 
     def __init__(self, node: Node, metrics: Metrics) -> None:
         super().__init__(name="registrar", daemon=True)
@@ -51,11 +51,11 @@ class Registrar(threading.Thread):
         self._metrics = metrics
         self._folder = node.config.plugin_dir
         self._kubelet = self._folder / "kubelet.sock"
-        self._endpoints: dict[int, Endpoint] = {}
-        self._registered: dict[int, Identity] = {}
-        self._retry: dict[int, float] = {}
-        self._last_error: dict[int, str] = {}
-        self._busy: set[int] = set()
+        self._endpoints: dict[str, Endpoint] = {}
+        self._registered: dict[str, Identity] = {}
+        self._retry: dict[str, float] = {}
+        self._last_error: dict[str, str] = {}
+        self._busy: set[str] = set()
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="register")
         self._end = threading.Event()
 
@@ -75,65 +75,64 @@ class Registrar(threading.Thread):
         """Whether the kubelet that runs now knows all our resources."""
         now = identity(self._kubelet)
         return now is not None and all(
-            self._registered.get(ordinal) == now for ordinal in self._node.ordinals()
+            self._registered.get(resource) == now for resource in self._node.resources()
         )
 
     def look(self) -> None:
         """Bring servers and registrations to what they should be; cheap when they are.
 
-        Each GPU is served apart, so that one whose call hangs keeps no other waiting.
+        Each resource is served apart, so that one whose call hangs keeps no other waiting.
         """
         kubelet = identity(self._kubelet)
-        for ordinal in self._node.ordinals():
-            endpoint = self._endpoints.get(ordinal)
+        for resource in self._node.resources():
+            endpoint = self._endpoints.get(resource)
             serving = endpoint is not None and endpoint.alive
-            registered = kubelet is None or self._registered.get(ordinal) == kubelet
-            late = time.monotonic() >= self._retry.get(ordinal, 0)
-            if late and ordinal not in self._busy and not (serving and registered):
-                self._busy.add(ordinal)
-                self._pool.submit(self._bring, ordinal, kubelet)
+            registered = kubelet is None or self._registered.get(resource) == kubelet
+            late = time.monotonic() >= self._retry.get(resource, 0)
+            if late and resource not in self._busy and not (serving and registered):
+                self._busy.add(resource)
+                self._pool.submit(self._bring, resource, kubelet)
 
-    def _bring(self, ordinal: int, kubelet: Identity | None) -> None:
+    def _bring(self, resource: str, kubelet: Identity | None) -> None:
         try:
-            endpoint = self._serve(ordinal)
+            endpoint = self._serve(resource)
             if kubelet is not None:
                 self._register(endpoint)
-                self._registered[ordinal] = kubelet
-                self._last_error.pop(ordinal, None)
+                self._registered[resource] = kubelet
+                self._last_error.pop(resource, None)
         except (SocketError, grpc.RpcError) as error:
-            self._failed(ordinal, error)
+            self._failed(resource, error)
         finally:
-            self._busy.discard(ordinal)
+            self._busy.discard(resource)
 
-    def _serve(self, ordinal: int) -> Endpoint:
-        endpoint = self._endpoints.get(ordinal)
+    def _serve(self, resource: str) -> Endpoint:
+        endpoint = self._endpoints.get(resource)
         if endpoint is not None and endpoint.alive:
             return endpoint
         if endpoint is not None:
-            self._registered.pop(ordinal, None)
+            self._registered.pop(resource, None)
             endpoint.stop()
-        endpoint = Endpoint(self._node, ordinal, self._folder, self._metrics)
-        self._endpoints[ordinal] = endpoint
+        endpoint = Endpoint(self._node, resource, self._folder, self._metrics)
+        self._endpoints[resource] = endpoint
         return endpoint
 
     def _register(self, endpoint: Endpoint) -> None:
-        resource = self._node.offer(endpoint.ordinal).resource
         with grpc.insecure_channel(f"unix:{self._kubelet}") as channel:
             rpc.RegistrationStub(channel).Register(
                 pb.RegisterRequest(
                     version=API_VERSION,
                     endpoint=endpoint.path.name,
-                    resource_name=resource,
+                    resource_name=endpoint.resource,
                     options=pb.DevicePluginOptions(get_preferred_allocation_available=True),
                 ),
                 timeout=CALL_SECONDS,
             )
-        self._metrics.registered(endpoint.ordinal)
-        log.info("registered", extra={"resource": resource})
+        self._metrics.registered(endpoint.resource)
+        log.info("registered", extra={"resource": endpoint.resource})
 
-    def _failed(self, ordinal: int, error: Exception) -> None:
-        self._retry[ordinal] = time.monotonic() + RETRY_SECONDS
+    def _failed(self, resource: str, error: Exception) -> None:
+        self._retry[resource] = time.monotonic() + RETRY_SECONDS
         text = details(error)
-        if self._last_error.get(ordinal) != text:
-            self._last_error[ordinal] = text
-            log.warning("cannot register", extra={"gpu": ordinal, "error": text})
+        if self._last_error.get(resource) != text:
+            self._last_error[resource] = text
+            log.warning("cannot register", extra={"resource": resource, "error": text})

@@ -27,11 +27,11 @@ ends; the others answer calls."""
 
 
 class Service(rpc.DevicePluginServicer):
-    """The five calls for one GPU."""
+    """The five calls for one resource."""
 
-    def __init__(self, node: Node, ordinal: int, metrics: Metrics) -> None:
+    def __init__(self, node: Node, resource: str, metrics: Metrics) -> None:
         self._node = node
-        self._ordinal = ordinal
+        self._resource = resource
         self._metrics = metrics
         self.stopping = threading.Event()
 
@@ -53,7 +53,7 @@ class Service(rpc.DevicePluginServicer):
         context.add_callback(self._node.wake)
         seen = 0
         while not ending():
-            version, message = self._node.message(self._ordinal, after=seen, unless=ending)
+            version, message = self._node.message(self._resource, after=seen, unless=ending)
             if version != seen:
                 seen = version
                 yield message
@@ -78,13 +78,13 @@ class Service(rpc.DevicePluginServicer):
         start = time.perf_counter()
         try:
             answers = [
-                self._node.allocate(self._ordinal, wish.devices_ids)
+                self._node.allocate(self._resource, wish.devices_ids)
                 for wish in request.container_requests
             ]
         except AllocationError as error:
-            self._metrics.allocated(self._ordinal, "refused", time.perf_counter() - start)
+            self._metrics.allocated(self._resource, "refused", time.perf_counter() - start)
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        self._metrics.allocated(self._ordinal, "granted", time.perf_counter() - start)
+        self._metrics.allocated(self._resource, "granted", time.perf_counter() - start)
         return pb.AllocateResponse(container_responses=answers)
 
     def PreStartContainer(  # noqa: N802
@@ -105,22 +105,23 @@ class SocketError(Exception):
 
 
 class Endpoint:
-    """A running server for one GPU; `registered` is set by `registration`."""
+    """A running server for one resource."""
 
-    def __init__(self, node: Node, ordinal: int, folder: Path, metrics: Metrics) -> None:
-        self.ordinal = ordinal
+    def __init__(self, node: Node, resource: str, folder: Path, metrics: Metrics) -> None:
+        self.resource = resource
         # A name of its own for each server: gRPC removes a server's socket some time after it has
         # stopped, which must not hit the one that came after.
-        self.path = folder / f"sojourn-gpu-{ordinal}.{secrets.token_hex(3)}.sock"
-        self._service = Service(node, ordinal, metrics)
+        short = resource.rpartition("/")[2]
+        self.path = folder / f"sojourn-{short}.{secrets.token_hex(3)}.sock"
+        self._service = Service(node, resource, metrics)
         self._node = node
         self._server = grpc.server(
-            ThreadPoolExecutor(THREADS, thread_name_prefix=f"gpu-{ordinal}"),
+            ThreadPoolExecutor(THREADS, thread_name_prefix=short),
             options=[("grpc.so_reuseport", 0)],
         )
         rpc.add_DevicePluginServicer_to_server(self._service, self._server)
         try:
-            for stale in folder.glob(f"sojourn-gpu-{ordinal}.*sock"):
+            for stale in folder.glob(f"sojourn-{short}.*sock"):
                 stale.unlink(missing_ok=True)
             self._server.add_insecure_port(f"unix:{self.path}")
             self._server.start()

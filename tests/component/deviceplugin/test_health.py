@@ -112,7 +112,7 @@ def test_a_sick_gpu_refuses_an_allocation_that_was_under_way(rig: Rig) -> None:
     rig.machine.xid(0, 79)
     until(lambda: rig.sick(0))
     with pytest.raises(Exception, match=r"Xid79.*reboot the node"):
-        plugin.node.allocate(0, ["00000000-1"])
+        plugin.node.allocate(GPU0, ["00000000-1"])
     with pytest.raises(UnexpectedAdmissionError):
         rig.kubelet.admit("s-1", {GPU0: 1})
 

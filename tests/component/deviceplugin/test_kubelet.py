@@ -144,7 +144,7 @@ def test_the_preferred_slices_are_the_lowest(rig: Rig) -> None:
 def test_strange_devices_are_refused_by_name(rig: Rig) -> None:
     plugin = rig.ready()
     with pytest.raises(Exception, match="no such slices: nonsense-1"):
-        plugin.node.allocate(0, ["nonsense-1"])
+        plugin.node.allocate(GPU0, ["nonsense-1"])
 
 
 def test_a_resized_slice_waits_until_the_gpu_is_empty(

@@ -66,7 +66,7 @@ class Life(RuleBasedStateMachine):
         self.node.refresh(NodeFacts(gpus=tuple(self.facts), session=self.session), xids)
 
     def healthy(self, ordinal: int) -> list[str]:
-        _, message = self.node.message(ordinal, after=0, unless=lambda: True)
+        _, message = self.node.message(names.gpu_resource(ordinal), after=0, unless=lambda: True)
         return [device.ID for device in message.devices if device.health == "Healthy"]
 
     def taken(self, ordinal: int) -> frozenset[str]:
@@ -81,7 +81,7 @@ class Life(RuleBasedStateMachine):
             return None
         free = free[start % len(free) :] + free[: start % len(free)]
         chosen = free[:count]
-        response = self.node.allocate(ordinal, chosen)
+        response = self.node.allocate(names.gpu_resource(ordinal), chosen)
         self.born += 1
         holder = Holder("ns", f"p{self.born}", "runtime")
         self.held[holder, ordinal] = frozenset(chosen)
@@ -138,7 +138,7 @@ class Life(RuleBasedStateMachine):
     def ask_for_nonsense(self, ordinal: int) -> None:
         before = self.node.snapshot()[2]
         try:
-            self.node.allocate(ordinal, ["nonsense-1"])
+            self.node.allocate(names.gpu_resource(ordinal), ["nonsense-1"])
         except AllocationError:
             assert self.node.snapshot()[2] == before
         else:

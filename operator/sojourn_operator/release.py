@@ -18,7 +18,7 @@ from sojourn_operator.leader import SAFE_SECONDS
 
 HOLDER: Final = "sojourn-release"
 HOLD_SECONDS: Final = 60
-"""The Deployment is removed right after this; a new installation waits no longer than that."""
+"""The Deployment and the Lease are removed right after this; a guess for slow clusters."""
 LOOK_SECONDS: Final = 1.0
 TRIES: Final = 20
 """To win the Lease from a leader that renews it every two seconds: one is enough as a rule."""

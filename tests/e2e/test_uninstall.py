@@ -47,7 +47,13 @@ def ends(place: Place, facts: Facts) -> Ends:
     place.kube.helm("uninstall", "sojourn", "--namespace", SYSTEM, "--wait", "--timeout", "180s")
     released = steps.read(name)
     pods = _names(place.kube, "pods", "-A", "-l", names.LABEL_SESSION)
-    pods += _names(place.kube, "pods,jobs,configmaps", "-n", SYSTEM, "-l", OURS)
+    # Helm does not wait for the pods of what it deletes.
+    place.kube.wait(
+        "the chart's pods are gone",
+        lambda: _names(place.kube, "pods,jobs,configmaps,leases", "-n", SYSTEM, "-l", OURS),
+        lambda found: not found,
+        seconds=60,
+    )
     left = [one for kind in CLUSTER_WIDE for one in _names(place.kube, kind, "-l", OURS)]
     crds = _names(place.kube, "crds", "-l", OURS)
     steps.install(values=place.values)

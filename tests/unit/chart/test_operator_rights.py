@@ -101,7 +101,7 @@ def test_the_operator_has_every_right_that_it_uses(plain: Rendered) -> None:
 
 
 def test_the_operator_has_no_right_that_it_does_not_use(plain: Rendered) -> None:
-    assert granted(plain) - needed() == {("coordination.k8s.io", "leases", "create")}
+    assert granted(plain) - needed() == set()
 
 
 def test_the_crds_job_has_what_apply_crds_uses(plain: Rendered) -> None:

@@ -174,9 +174,16 @@ def permissions(rendered: Rendered, role: str) -> dict[tuple[str, str], set[str]
 
 
 def test_the_lease_is_the_only_one_that_the_operator_may_change(plain: Rendered) -> None:
-    create, change = plain["Role", "sojourn-operator"]["rules"]
-    assert create["verbs"] == ["create"]
-    assert change["resourceNames"] == ["sojourn-operator"]
+    (rule,) = plain["Role", "sojourn-operator"]["rules"]
+    assert rule["resourceNames"] == ["sojourn-operator"]
+    assert rule["verbs"] == ["get", "update"]
+
+
+def test_the_lease_is_of_the_release_and_never_reset_by_an_upgrade(plain: Rendered) -> None:
+    lease = plain["Lease", "sojourn-operator"]
+    raw = yaml.safe_load(plain["ConfigMap", "sojourn-operator"]["data"]["operator.yaml"])
+    assert raw["lease"] == {key: lease["metadata"][key] for key in ("name", "namespace")}
+    assert "spec" not in lease
 
 
 def test_sessions_never_preempt_through_the_scheduler(plain: Rendered) -> None:

@@ -150,6 +150,10 @@ class GrantGauges(Collector):
             "sojourn_arbiter_yielded_seconds", "Time waited for others.", labels=labels
         )
         steps = CounterMetricFamily("sojourn_arbiter_steps", "Steps begun.", labels=labels)
+        text = "Who holds the pod to its memory: its own runtime, or nobody (no live runtime)."
+        enforced = GaugeMetricFamily(
+            "sojourn_grant_enforcement", text, labels=[*labels, "enforcement"]
+        )
         for grant in self._snapshot()[2]:
             page = self._page(grant)
             if grant.holder is None or page is None:
@@ -159,7 +163,8 @@ class GrantGauges(Collector):
             steps.add_metric(key, page.steps)
             for name, value in _grant_values(grant, page).items():
                 families[name].add_metric(key, value)
-        yield from (waited, steps, *families.values())
+            enforced.add_metric((*key, "runtime" if page.locked else "none"), 1)
+        yield from (waited, steps, enforced, *families.values())
 
 
 def _grant_values(grant: Grant, page: PageState) -> dict[str, float]:
@@ -212,6 +217,7 @@ def _gpus(
     foreign = gauge("foreign_bytes", "Memory in use above all grants together (a lower bound).")
     used = gauge("memory_used_bytes", "Memory in use, by NVML.")
     busy = gauge("busy_percent", "Time with a kernel running, by NVML (not how full the GPU was).")
+    limits = gauge("memory_limits_supported", "1 if the driver could limit memory per cgroup.")
     band = gauge("memory_busy_percent", "Time with memory in use, by NVML.")
     for offer in offers:
         key = (str(offer.gpu.ordinal), offer.gpu.uuid)
@@ -224,11 +230,12 @@ def _gpus(
             continue
         foreign.add_metric(key, offer.foreign_bytes)
         used.add_metric(key, gpu.used_bytes)
+        limits.add_metric(key, int(gpu.memory_limits))
         if gpu.busy_percent is not None:
             busy.add_metric(key, gpu.busy_percent)
         if gpu.bandwidth_percent is not None:
             band.add_metric(key, gpu.bandwidth_percent)
-    yield from (total, service, free, healthy, foreign, used, busy, band)
+    yield from (total, service, free, healthy, foreign, used, busy, band, limits)
 
 
 def _fragments(

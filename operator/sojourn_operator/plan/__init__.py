@@ -14,6 +14,8 @@ from sojourn_operator.plan.actions import (
 )
 from sojourn_operator.plan.planner import Planner, plan
 from sojourn_operator.plan.state import (
+    Defrag,
+    DefragMode,
     Gpu,
     GpuUse,
     Mix,
@@ -32,6 +34,8 @@ from sojourn_operator.plan.state import (
 
 __all__ = [
     "Action",
+    "Defrag",
+    "DefragMode",
     "Gpu",
     "GpuUse",
     "Mix",

@@ -119,3 +119,5 @@ class Plan:
 
     actions: tuple[Action, ...]
     next_deadline: float | None
+    notes: tuple[str, ...] = ()
+    """Sentences on what was only considered (a dry run)."""

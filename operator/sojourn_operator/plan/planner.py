@@ -6,8 +6,8 @@ A Planner keeps its ledger and scores between plans and gives the same plan as a
 from collections.abc import Iterator
 from itertools import groupby
 
-from sojourn_operator.plan import claim, nominate, stop, tenants
-from sojourn_operator.plan.actions import Plan
+from sojourn_operator.plan import claim, defrag, nominate, stop, tenants
+from sojourn_operator.plan.actions import NO_ROOM, Plan, Wait
 from sojourn_operator.plan.board import Board
 from sojourn_operator.plan.placer import Placer
 from sojourn_operator.plan.plugins import Plugins
@@ -43,8 +43,22 @@ class Planner:
                     stop.drain(turn, session)
                 elif session.phase is not Phase.PAUSING:
                     claim.settle(turn, session)
-        found = Plan(tuple(turn.actions), next_deadline=min(turn.deadlines, default=None))
+        defrag.defragment(turn, short_of_room(turn))
+        found = Plan(
+            tuple(turn.actions),
+            next_deadline=min(turn.deadlines, default=None),
+            notes=tuple(turn.notes),
+        )
         return self._plugins.trim(state, found) if self._plugins.post else found
+
+
+def short_of_room(turn: Turn) -> list[Session]:
+    """Claimants that found no room in this plan, in the order in which they were served."""
+    return [
+        turn.state.sessions[one.session]
+        for one in turn.actions
+        if isinstance(one, Wait) and one.reason == NO_ROOM
+    ]
 
 
 def in_turn(turn: Turn, members: list[Session]) -> Iterator[Session]:

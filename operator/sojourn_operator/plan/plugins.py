@@ -8,7 +8,7 @@ lose anyone.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sojourn_operator.plan.actions import Action, Pause, Plan
@@ -54,7 +54,7 @@ class Plugins:
             if Counter(map(repr, kept)) - Counter(map(repr, actions)):
                 raise PluginError(f"plugin {name} added actions; it may only hold some back")
             actions = kept
-        return Plan(tuple(_without_orphans(actions)), plan.next_deadline)
+        return replace(plan, actions=tuple(_without_orphans(actions)))
 
 
 def _without_orphans(actions: Sequence[Action]) -> list[Action]:

@@ -206,6 +206,23 @@ class Mix:
         return sum(count for _, count in self.counts)
 
 
+class DefragMode(StrEnum):
+    """Whether sessions may be moved for the sake of packing."""
+
+    OFF = "Off"
+    DRY_RUN = "DryRun"
+    """Say in the plan's notes what would be moved."""
+    ON = "On"
+
+
+@dataclass(frozen=True, slots=True)
+class Defrag:
+    """`moves` is how many may begin now: the budget per minute, less those of the last minute."""
+
+    mode: DefragMode = DefragMode.OFF
+    moves: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """Everything at one moment. `budgets` holds how many more disruptions each allows now."""
@@ -218,3 +235,4 @@ class State:
     budgets: Mapping[str, int] = field(default_factory=dict)
     mix: Mix = Mix()
     """What to pack for: keep the object that `mix.follow` returns, from plan to plan."""
+    defrag: Defrag = Defrag()

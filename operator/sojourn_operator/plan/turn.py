@@ -22,6 +22,7 @@ class Turn:
     leaving: set[str] = field(default_factory=set)
     deadlines: list[float] = field(default_factory=list)
     paused_for: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     unsound: set[str] = field(default_factory=set)
     """Claimants whose nomination does not hold any more."""
     hopeless: set[tuple[Request, str, str]] = field(default_factory=set)

@@ -198,7 +198,9 @@ class Node:
         if gpu.uuid in self._claimed:
             text = "another device plugin offers this GPU; take it out of one of the two"
             verdict = health.Verdict(healthy=False, reason="OfferedTwice", message=text)
-        verdict = refusal(gpu) or verdict
+        refused = refusal(gpu)
+        if refused is not None:
+            verdict, gpu = refused, replace(gpu, slices=0)  # not even as unhealthy ones
         before = self._offers.get(gpu.ordinal)
         self._offer(self._made(gpu, facts, verdict, before))
         if before is not None and before.verdict == verdict:

@@ -159,3 +159,23 @@ def test_a_resized_slice_waits_until_the_gpu_is_empty(
     assert rig.kubelet.capacity(GPU0) == 79
     rig.kubelet.finish(pod)
     until(lambda: rig.kubelet.capacity(GPU0) == 39)
+
+
+def test_a_list_that_the_kubelet_would_drop_is_never_sent(rig: Rig) -> None:
+    """Beyond 4 MiB its client refuses the message, and the resource would silently vanish."""
+    rig.machine.gpus = [fake.gpu(0, mib=40_000_000), fake.gpu(1)]
+    rig.settings["slice_bytes"] = 256 * 1024**2
+    plugin = rig.start()
+    until(lambda: rig.healthy(1) and rig.kubelet.knows(GPU0))
+    assert rig.kubelet.capacity(GPU0) == 0
+    assert rig.kubelet.error(GPU0) == ""
+    verdict = plugin.node.offer(0).verdict
+    assert verdict.reason == "TooManySlices"
+    assert "raise sliceBytes" in verdict.message
+
+
+def test_sixteen_gpus_of_288_slices_are_counted(rig: Rig) -> None:
+    rig.machine.gpus = [fake.gpu(n, name="NVIDIA B300", mib=289 * 1024) for n in range(16)]
+    rig.start()
+    resources = [names.gpu_resource(n) for n in range(16)]
+    until(lambda: all(rig.kubelet.allocatable(resource) == 288 for resource in resources))

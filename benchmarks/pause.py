@@ -21,6 +21,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from sojourn_runtime.engine.prefix import BLOCK
 from sojourn_runtime.engine.request import Request, SamplingParams
 from sojourn_runtime.model.protocol import Interrupted, Logits, Segment, StopFlag
 from sojourn_runtime.opening import open_model
@@ -31,8 +32,6 @@ from sojourn_runtime.worker import Computes, Model
 
 LENGTHS = (100, 500, 2000)
 """Tokens of context: a question, a chat, a document."""
-PREFILL_STEP = 64
-"""Tokens of a prefill step at the default checkpoint interval."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +107,13 @@ class Run:
         }
 
 
-def request(tokens: int, *, answer: int = 100_000, seed: int = 0) -> Request:
+def request(tokens: int, *, seed: int = 0) -> Request:
     dice = random.Random(seed)
-    prompt = tuple(dice.randrange(1000, 40_000) for _ in range(tokens))
+    return asked(tuple(dice.randrange(1000, 40_000) for _ in range(tokens)))
+
+
+def asked(prompt: tuple[int, ...], *, answer: int = 100_000) -> Request:
+    """A request that runs on by itself."""
     params = SamplingParams(max_tokens=answer, temperature=0.0, ignore_eos=True)
     return Request(id="one", prompt=prompt, params=params, background=True)
 
@@ -139,22 +142,35 @@ async def in_decode(model: Model, tokens: int, samples: int, folder: Path) -> li
     return found
 
 
-def in_prefill(model: Model, tokens: int, samples: int, folder: Path) -> list[dict[str, Any]]:
-    """Prompts twice as long as the context at which their prefill is paused, within a step."""
-    found = []
+async def in_prefill(model: Model, tokens: int, samples: int, folder: Path) -> list[dict[str, Any]]:
+    """Prompts with a common beginning, paused at a random moment of the step that passes `tokens`.
+
+    The beginning comes from the store, as a returning chat's does: computing 2,000 tokens for each
+    sample would change nothing of what is measured.
+    """
     dice = random.Random(tokens)
+    common = request(max(0, tokens // BLOCK - 1) * BLOCK or 1).prompt
+    run = Run(model, folder)
+    await reach(run.session.submit(asked(common, answer=1)), 0)
+    run.session.release("one")
+    run.pause()
+    found = []
     for number in range(samples):
         there = threading.Event()
 
         def before(segments: Sequence[Segment], there: threading.Event = there) -> None:
-            if segments[0].start + PREFILL_STEP > tokens:
+            if segments[0].start + len(segments[0].tokens) > tokens:
                 there.set()
 
-        run = Run(model, folder / str(number), before)
-        run.session.submit(request(2 * tokens + PREFILL_STEP, seed=number + 1))
+        run = Run(model, folder, before)
+        tail = request(4 * BLOCK, seed=number + 1).prompt
+        run.session.submit(asked((*common, *tail)))
         there.wait()
-        threading.Event().wait(dice.random() * 0.1)  # somewhere within the step
+        await asyncio.sleep(dice.random() * 0.08)  # anywhere within the step
         found.append(run.pause() | {"stepMs": None})
+        run = Run(model, folder)
+        run.session.release("one")
+        run.pause()
     return found
 
 
@@ -225,7 +241,7 @@ async def measure(model: Model, samples: int, folder: Path) -> dict[str, Any]:
     for tokens in LENGTHS:
         decode = await in_decode(model, tokens, samples, folder / f"decode-{tokens}")
         print(row(f"decode {tokens}", decode), flush=True)
-        prefill = in_prefill(model, tokens, samples, folder / f"prefill-{tokens}")
+        prefill = await in_prefill(model, tokens, samples, folder / f"prefill-{tokens}")
         print(row(f"prefill {tokens}", prefill), flush=True)
         found["decode"][tokens], found["prefill"][tokens] = decode, prefill
     found["resume"] = await resume(model, samples, folder / "resume")

@@ -59,6 +59,7 @@ class Pod:
             *(sys.executable, "-m", "sojourn_runtime", "--model", str(self.model)),
             *("--model-name", "smol", "--host", "127.0.0.1", "--port", str(self.port)),
             *("--store", self.store.as_uri(), "--session", "one", "--device", "cpu"),
+            *("--threads", "1"),  # two would wait for each other on a busy machine
             *self.flags,
         ]
         environment = os.environ | {

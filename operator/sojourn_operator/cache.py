@@ -18,6 +18,7 @@ from sojourn_api.reader import Invalid
 
 from sojourn_operator import kinds, metrics
 from sojourn_operator.act import api
+from sojourn_operator.budget import Budget, parse_budget
 from sojourn_operator.node import Node, parse_node
 from sojourn_operator.pod import Pod, parse_pod
 
@@ -159,6 +160,8 @@ class Cache:
             kinds.SERVICES, _parse_service, label_selector=LABEL_SESSION, wake=wake
         )
 
+        self.budgets: Table[Budget] = Table(kinds.BUDGETS, parse_budget, wake=wake)
+
     def tables(self) -> tuple[Table[Any], ...]:
         return (
             self.nodes,
@@ -168,6 +171,7 @@ class Cache:
             self.models,
             self.snapshots,
             self.services,
+            self.budgets,
             self.pods,
             self.sessions,
         )

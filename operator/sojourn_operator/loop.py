@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sojourn_operator import metrics, plan, reasons, upkeep, view
@@ -20,7 +20,10 @@ from sojourn_operator.act.pods import template_problem
 from sojourn_operator.cache import Cache, Seen
 from sojourn_operator.config import Config
 from sojourn_operator.execute import Executor, Trouble
+from sojourn_operator.kinds import LEASES
 from sojourn_operator.leader import NotLeaderError
+from sojourn_operator.note import Note, Subject
+from sojourn_operator.planning import Planning
 from sojourn_operator.scene import Runtime
 from sojourn_operator.view import World
 
@@ -77,11 +80,11 @@ class Loop:
         self._leads = leads
         self._config = config
         self._runtimes = runtimes
-        teller = Teller(api)
-        self._hands = Hands(api, cache=cache, teller=teller, config=config)
-        self._executor = Executor(self._hands, teller=teller)
+        self._teller = Teller(api)
+        self._hands = Hands(api, cache=cache, teller=self._teller, config=config)
+        self._executor = Executor(self._hands, teller=self._teller)
         self._upkeep = upkeep.Upkeep(api, cache=cache)
-        self._planner = plan.Planner()
+        self._planning = Planning()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
         self._errors = 0
@@ -143,9 +146,12 @@ class Loop:
         sessions = self._cache.sessions.values()
         world = self._world(now, sessions=sessions)
         troubles = {key: trouble for key in world.sessions if (trouble := _trouble(world, key))}
-        with metrics.DECISION_SECONDS.time():
-            state = view.state(world, blocked=frozenset(troubles))
-            found = self._planner.plan(state)
+        state = view.state(world, blocked=frozenset(troubles))
+        mix = self._planning.mix(session.request for session in state.sessions.values())
+        found = self._planning.plan(replace(state, mix=mix))
+        if news := self._planning.news():
+            log.warning("%s", news)
+            self._teller.tell(_of_the_lease(self._config, news), now=now)
         _count(state)
         for action in found.actions:
             if action.session not in troubles:
@@ -182,6 +188,7 @@ class Loop:
             gpu_nodes=cache.gpu_nodes.values(),
             nodes=cache.nodes.values(),
             pods=cache.pods.values(),
+            budgets=cache.budgets.values(),
             runtimes=self._runtimes(),
             lost_node_seconds=self._config.lost_node_seconds,
             pending_seconds=self._config.pending_seconds,
@@ -270,6 +277,12 @@ def _trouble(world: World, key: str) -> Trouble | None:
         failure = session.status.failure
         return Trouble(failure.reason if failure else "", "", told=True)
     return None
+
+
+def _of_the_lease(config: Config, news: str) -> Note:
+    """What concerns the operator itself is told on the Lease that its replicas compete for."""
+    lease = Subject(LEASES.name, config.lease.name, config.lease.namespace, "", LEASES.api_version)
+    return Note(lease, reasons.EVENT_GENERATION, news, once_per=news, warning=True)
 
 
 def _count(state: plan.State) -> None:

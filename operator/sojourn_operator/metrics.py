@@ -14,6 +14,9 @@ DECISION_SECONDS: Final = Histogram(
     "Time of one plan.",
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6),
 )
+FALLBACK: Final = Gauge(
+    "sojourn_operator_plan_fallback", "1 while the built-in generation of the plan decides."
+)
 ACTIONS: Final = Counter("sojourn_operator_actions", "Actions executed, by kind.", ["action"])
 WRITES: Final = Counter(
     "sojourn_operator_api_writes", "Requests that change objects.", ["resource", "verb"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
+from sojourn_api.names import RESOURCE_PREFIX
 from sojourn_api.parse import parse_meta
 from sojourn_api.reader import Invalid, Reader
 
@@ -58,6 +59,8 @@ class Node:
     cpu_milli: int
     memory_bytes: int
     pods: int
+    gpu_slices: Mapping[int, int]
+    """By ordinal: what the kubelet has of the device plugin now; a GPU it lacks cannot be used."""
 
     @property
     def leaving(self) -> bool:
@@ -87,7 +90,17 @@ def parse_node(raw: Mapping[str, object]) -> Node:
         cpu_milli=int(quantity(room.text("cpu", "0") or "0") * 1000),
         memory_bytes=int(quantity(room.text("memory", "0") or "0")),
         pods=int(quantity(room.text("pods", "110") or "110")),
+        gpu_slices=_gpu_slices(room.raw),
     )
+
+
+def _gpu_slices(allocatable: Mapping[str, object]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for name, amount in allocatable.items():
+        ordinal = name.removeprefix(RESOURCE_PREFIX)
+        if ordinal != name and ordinal.isdecimal():
+            found[int(ordinal)] = int(quantity(str(amount)))
+    return found
 
 
 def quantity(text: str) -> Decimal:

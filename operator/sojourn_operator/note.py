@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass
 
+from sojourn_api.names import API_VERSION
 from sojourn_api.objects import ObjectMeta
 
 
@@ -14,6 +15,7 @@ class Subject:
     name: str
     namespace: str
     uid: str
+    api_version: str = API_VERSION
 
     @classmethod
     def of(cls, kind: str, meta: ObjectMeta) -> "Subject":

@@ -62,6 +62,7 @@ class Pod:
     """Why the container does not run, as "ImagePullBackOff: ..."."""
     started: bool
     terminated: Terminated | None
+    labels: Mapping[str, str]
     slices: Mapping[int, int]
     """By ordinal: what the operator counted for it."""
 
@@ -127,6 +128,7 @@ def parse_pod(raw: Mapping[str, object]) -> Pod:
         waiting=_waiting(state),
         started=state.has("running") or state.has("terminated"),
         terminated=_terminated(state),
+        labels=meta.labels,
         slices=_slices(meta.annotations),
     )
 

@@ -63,6 +63,7 @@ EVENT_RESUMED: Final = "Resumed"
 EVENT_CONTEXT_SAVED: Final = "ContextSaved"
 EVENT_NOT_SAVED: Final = "ContextNotSaved"
 EVENT_NOT_PURGED: Final = "ContextNotDeleted"
+EVENT_GENERATION: Final = "GenerationChanged"
 EVENT_FAILED: Final = "Failed"
 EVENT_REJECTED: Final = "Rejected"
 

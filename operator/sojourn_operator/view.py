@@ -12,6 +12,7 @@ from typing import Final, cast
 from sojourn_api.gpus import speed_of
 from sojourn_api.names import ANNOTATION_WAKE, PAUSED, PLACED
 from sojourn_api.objects import (
+    Gpu,
     GpuNode,
     GpuPlace,
     IdleAction,
@@ -28,6 +29,7 @@ from sojourn_api.objects import (
 from sojourn_operator import clock, ending, plan, reasons
 from sojourn_operator.act import status as conditions
 from sojourn_operator.act.status import TRUE
+from sojourn_operator.budget import Budget
 from sojourn_operator.cache import Seen
 from sojourn_operator.node import Node, quantity
 from sojourn_operator.pod import Pod
@@ -51,6 +53,7 @@ class World:
     gpu_nodes: Mapping[str, GpuNode] = field(default_factory=dict)
     nodes: Mapping[str, Node] = field(default_factory=dict)
     pods: Mapping[str, Pod] = field(default_factory=dict)
+    budgets: Mapping[str, Budget] = field(default_factory=dict)
     runtimes: Mapping[str, Runtime] = field(default_factory=dict)
     """By the pod's uid."""
     lost_node_seconds: float = 60.0
@@ -127,6 +130,7 @@ def state(world: World, *, blocked: frozenset[str]) -> plan.State:
         sessions=sessions,
         tiers={name: _tier(tier) for name, tier in world.tiers.items()},
         tenants={name: _tenant(tenant) for name, tenant in world.tenants.items()},
+        budgets={key: budget.allowed for key, budget in world.budgets.items()},
     )
 
 
@@ -268,6 +272,7 @@ def _session(
         nomination=_nomination(status.nomination),
         not_before=not_before(session),
         avoid=_avoid(session, now=world.now),
+        budgets=_budgets(world, present) if present else (),
     )
 
 
@@ -315,6 +320,15 @@ AVOID_SECONDS: Final = 60.0
 """So long is a node left out that refused a start: its ledger needs a while to be true."""
 
 
+def _budgets(world: World, pod: Pod) -> tuple[str, ...]:
+    """The disruption budgets that cover the session's pod."""
+    return tuple(
+        key
+        for key, budget in world.budgets.items()
+        if budget.covers(namespace=pod.namespace, labels=pod.labels)
+    )
+
+
 def _held_request(held: SessionPlacement, model: Model | None) -> plan.Request:
     """A session asks for what it holds, whatever its spec says by now."""
     shards = max(len(held.gpus), 1)
@@ -355,7 +369,7 @@ def _node(node: Node, gpu_node: GpuNode, *, strays: Mapping[int, int]) -> plan.N
             ordinal=gpu.ordinal,
             uuid=gpu.uuid,
             model=gpu.model,
-            slices=max(gpu.slices - strays.get(gpu.ordinal, 0), 0),
+            slices=_usable(node, gpu, stray=strays.get(gpu.ordinal, 0)),
             speed=speed_of(gpu.model),
             healthy=gpu.healthy,
             links=gpu.links,
@@ -375,6 +389,11 @@ def _node(node: Node, gpu_node: GpuNode, *, strays: Mapping[int, int]) -> plan.N
         draining=node.leaving,
         pods=node.pods,
     )
+
+
+def _usable(node: Node, gpu: Gpu, *, stray: int) -> int:
+    """Slices that sessions can have: the kubelet counts, and the plugin has them in service."""
+    return max(min(gpu.slices, node.gpu_slices.get(gpu.ordinal, 0)) - stray, 0)
 
 
 def _strays(world: World) -> dict[str, dict[int, int]]:

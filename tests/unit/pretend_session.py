@@ -70,6 +70,7 @@ def pod(epoch: int, **changes: Any) -> Pod:
         waiting="",
         started=False,
         terminated=None,
+        labels={"app": "chat"},
         slices={0: 12},
     )
     return dataclasses.replace(found, **changes)

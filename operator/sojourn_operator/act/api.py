@@ -16,6 +16,7 @@ from kubernetes.client.configuration import Configuration
 from sojourn_api.names import MANAGER_OPERATOR
 
 from sojourn_operator import metrics
+from sojourn_operator.config import ConfigError
 from sojourn_operator.kinds import Kind
 
 Raw = dict[str, Any]
@@ -43,6 +44,10 @@ class ConflictError(ApiError):
     """The object exists already, or is another one than it was (its uid differs)."""
 
 
+class ConnectError(ConfigError):
+    """There is neither a service account nor a kubeconfig that can be used."""
+
+
 class Fence(Protocol):
     """Raises before a write by a process that does not lead any more."""
 
@@ -55,7 +60,11 @@ def connect() -> ApiClient:
     try:
         kubernetes_config.load_incluster_config(configuration)
     except kubernetes_config.ConfigException:
-        kubernetes_config.load_kube_config(client_configuration=configuration)
+        try:
+            kubernetes_config.load_kube_config(client_configuration=configuration)
+        except kubernetes_config.ConfigException as error:
+            hint = "run it in a pod with a service account, or set KUBECONFIG"
+            raise ConnectError(f"no cluster to connect to ({error}); {hint}") from error
     configuration.retries = False
     return ApiClient(configuration)
 

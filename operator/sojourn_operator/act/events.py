@@ -8,7 +8,7 @@ import logging
 from collections import OrderedDict
 from typing import Any, Final
 
-from sojourn_api.names import API_VERSION, LABEL_EPOCH, MANAGER_OPERATOR
+from sojourn_api.names import LABEL_EPOCH, MANAGER_OPERATOR
 
 from sojourn_operator import clock
 from sojourn_operator.act.api import Api, ApiError, ConflictError
@@ -79,7 +79,7 @@ def body(note: Note, *, now: float) -> dict[str, Any]:
             "annotations": {LABEL_EPOCH: note.once_per},
         },
         "involvedObject": {
-            "apiVersion": API_VERSION,
+            "apiVersion": note.subject.api_version,
             "kind": note.subject.kind,
             "name": note.subject.name,
             "namespace": note.subject.namespace,

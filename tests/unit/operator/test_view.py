@@ -18,6 +18,7 @@ from sojourn_api.objects import (
     Tenant,
 )
 from sojourn_operator import view
+from sojourn_operator.budget import parse_budget
 from sojourn_operator.cache import Seen
 from sojourn_operator.node import Node, quantity
 from sojourn_operator.plan import Phase
@@ -62,6 +63,7 @@ def node(name: str, **changes: Any) -> Node:
         cpu_milli=1000,
         memory_bytes=GIB,
         pods=110,
+        gpu_slices={0: 80},
     )
     return dataclasses.replace(found, **changes)
 
@@ -164,6 +166,44 @@ def test_pods_of_a_lost_past_take_their_slices_out_of_service() -> None:
     stray = pod(1, node="node-a", phase="Running")
     state = view.state(world(session(), pods={"team/chat-1": stray}), blocked=frozenset())
     assert state.nodes["node-a"].gpus[0].slices == 80 - 12
+
+
+def test_what_the_kubelet_does_not_count_cannot_be_had() -> None:
+    """Its device plugin is gone, or not there yet: a pod would be refused."""
+    short = {"node-a": node("node-a", gpu_slices={0: 5})}
+    state = view.state(world(session(), nodes=short), blocked=frozenset())
+    assert state.nodes["node-a"].gpus[0].slices == 5
+    bare = {"node-a": node("node-a", gpu_slices={})}
+    state = view.state(world(session(), nodes=bare), blocked=frozenset())
+    assert state.nodes["node-a"].gpus[0].slices == 0
+
+
+@pytest.mark.parametrize(
+    ("selector", "covered"),
+    [
+        ({"matchLabels": {"app": "chat"}}, True),
+        ({"matchLabels": {"app": "other"}}, False),
+        ({"matchExpressions": [{"key": "app", "operator": "Exists"}]}, True),
+        ({"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}, False),
+        ({"matchExpressions": [{"key": "app", "operator": "In", "values": ["chat"]}]}, True),
+        ({"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["chat"]}]}, False),
+        ({}, True),
+    ],
+)
+def test_a_disruption_budget_covers_what_its_selector_says(
+    selector: dict[str, Any], *, covered: bool
+) -> None:
+    raw = {
+        "metadata": {"name": "few", "namespace": "team"},
+        "spec": {"selector": selector},
+        "status": {"disruptionsAllowed": 1},
+    }
+    found = Pretend()
+    found.place()
+    parts = {"budgets": {"team/few": parse_budget(raw)}, "pods": found.pods}
+    state = view.state(world(found.session, **parts), blocked=frozenset())
+    assert state.sessions["team/chat"].budgets == (("team/few",) if covered else ())
+    assert state.budgets == {"team/few": 1}
 
 
 def test_a_silent_node_is_lost_after_its_time_and_a_missing_one_at_once() -> None:

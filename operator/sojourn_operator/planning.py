@@ -1,0 +1,72 @@
+"""The plan as the loop uses it: plugins of other distributions, a built-in generation to fall back
+to, and the memory of the mix that is packed for. What is decided is all in `plan`.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+from sojourn_operator import metrics, plan
+from sojourn_operator.plan.generations import Generation, Generations
+from sojourn_operator.plan.mix import follow
+from sojourn_operator.plan.plugins import (
+    GROUP_POST,
+    GROUP_PRE,
+    PluginError,
+    Plugins,
+    adapt,
+)
+from sojourn_operator.plan.state import Mix
+
+log = logging.getLogger(__name__)
+
+WITH_PLUGINS: Final = "with-plugins"
+BUILT_IN: Final = "built-in"
+
+
+class Planning:
+    """Plans by the generation that works, and tells when that is another one than before."""
+
+    def __init__(self, plugins: Plugins | None = None) -> None:
+        new = Generation(WITH_PLUGINS, plan.Planner(plugins=load() if plugins is None else plugins))
+        old = Generation(BUILT_IN, plan.Planner())
+        self._generations = Generations(new, old, clock=time.monotonic)
+        self._mix = Mix()
+        self._told = ""
+
+    def mix(self, requests: Iterable[plan.Request]) -> Mix:
+        """What to pack for: it trails the requests of today."""
+        self._mix = follow(self._mix, requests)
+        return self._mix
+
+    def plan(self, state: plan.State) -> plan.Plan:
+        with metrics.DECISION_SECONDS.time():
+            return self._generations.plan(state)
+
+    def news(self) -> str:
+        """Why another generation decides since the last call; empty if none does."""
+        why = self._generations.reason
+        metrics.FALLBACK.set(bool(why))
+        if why == self._told:
+            return ""
+        self._told = why
+        return f"{self._generations.active} decides now: {why or 'its successor works again'}"
+
+
+def load(find: Callable[..., Iterable[EntryPoint]] = entry_points) -> Plugins:
+    """The plugins that installed distributions offer; one of no use is left out, and said."""
+    return Plugins(pre=_loaded(find, GROUP_PRE), post=_loaded(find, GROUP_POST))
+
+
+def _loaded(find: Callable[..., Iterable[EntryPoint]], group: str) -> tuple[tuple[str, Any], ...]:
+    found: list[tuple[str, Any]] = []
+    for entry in sorted(find(group=group), key=lambda one: one.name):
+        try:
+            found.append((entry.name, adapt(entry.name, entry.load(), kind=group)))
+        except (PluginError, ImportError, AttributeError) as error:
+            log.error("plugin %s is left out: %s", entry.name, error)  # noqa: TRY400 - its own fault
+        else:
+            log.info("plugin %s of %s is used", entry.name, group)
+    return tuple(found)

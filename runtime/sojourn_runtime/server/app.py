@@ -19,6 +19,7 @@ from sojourn_runtime.server.metrics import CONTENT_TYPE, Metrics
 from sojourn_runtime.server.openai import OpenAi
 from sojourn_runtime.server.port import Session
 from sojourn_runtime.server.responses import Responses
+from sojourn_runtime.server.stream import STARTED
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class Server:
         self.metrics = Metrics(session.gauges)
         self._book = Book(session, self.metrics)
         self._runner: web.AppRunner | None = None
+        self._adopted = False
 
     async def start(self, *, host: str, port: int) -> None:
         """Listen; OSError when the address is taken."""
@@ -99,6 +101,7 @@ class Server:
     def adopt(self) -> None:
         """To be called once in the loop when the session is ready: follow what was restored."""
         self._book.adopt()
+        self._adopted = True
 
     async def stop(self) -> None:
         """Stop listening, let open answers end, close."""
@@ -109,6 +112,7 @@ class Server:
 
     def _app(self) -> web.Application:
         app = web.Application(middlewares=[self._boundary], client_max_size=self._limit)
+        app.on_response_prepare.append(_sign)
         app.router.add_routes(
             [
                 web.get(names.PATH_HEALTH, self._health),
@@ -144,25 +148,35 @@ class Server:
         try:
             self._admit(request)
             return await handler(request)
-        except ApiError as error:
-            return _error(error)
-        except web.HTTPRequestEntityTooLarge:
-            return _error(too_large(self._limit))
-        except web.HTTPException as error:
-            return _error(_http_error(request, error))
         except ConnectionError:
             raise
-        except Exception:
-            if self._session.ready:  # what it needed went away while it ran
-                return _error(unavailable(self._session.ready.lower(), _why(self._session.ready)))
-            log.exception("%s %s failed", request.method, request.path)
-            return _error(broken("The server failed on this request; its log says why."))
+        except Exception as error:
+            if STARTED in request:
+                raise  # aiohttp cuts the connection: the client sees that the answer is not whole
+            return _error(self._refusal(request, error))
+
+    def _refusal(self, request: web.Request, error: Exception) -> ApiError:
+        match error:
+            case ApiError():
+                return error
+            case web.HTTPRequestEntityTooLarge():
+                return too_large(self._limit)
+            case web.HTTPException():
+                return _http_error(request, error)
+        if reason := self._absent_for():  # what it needed went away while it ran
+            return unavailable(reason.lower(), _why(reason))
+        log.error("%s %s failed", request.method, request.path, exc_info=error)
+        return broken("The server failed on this request; its log says why.")
 
     def _admit(self, request: web.Request) -> None:
         self._guard.check(path=request.path, authorization=request.headers.get("Authorization"))
-        reason = self._session.ready
+        reason = self._absent_for()
         if reason and request.path.startswith(GUARDED):
             raise unavailable(reason.lower(), _why(reason))
+
+    def _absent_for(self) -> str:
+        """Why requests are not answered; empty when they are."""
+        return self._session.ready or ("" if self._adopted else "Restoring")
 
     # -- what is not OpenAI's --
 
@@ -170,7 +184,7 @@ class Server:
         return web.Response(text="ok\n")
 
     async def _ready(self, _: web.Request) -> web.Response:
-        reason = self._session.ready
+        reason = self._absent_for()
         if not reason:
             return web.json_response({"ready": True})
         body = {"ready": False, "reason": reason, "message": _why(reason)}
@@ -201,7 +215,13 @@ def _http_error(request: web.Request, error: web.HTTPException) -> ApiError:
     """What the router refuses: no such path or method."""
     message = f"{request.method} {request.path} is not there ({error.reason})."
     headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
-    return ApiError(message, status=error.status, code="not_found", headers=headers)
+    code = "method_not_allowed" if headers else "not_found"
+    return ApiError(message, status=error.status, code=code, headers=headers)
+
+
+async def _sign(_: web.Request, response: web.StreamResponse) -> None:
+    """Versions of libraries are nobody's business."""
+    response.headers["Server"] = "sojourn"
 
 
 def _absent(what: str) -> Handler:

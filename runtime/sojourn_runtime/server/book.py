@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 
 from sojourn_runtime.context.conversation import (
     CONVERSATIONS,
@@ -29,7 +29,7 @@ from sojourn_runtime.context.conversation import (
 from sojourn_runtime.engine.request import Finish, Request
 from sojourn_runtime.server.bodies import output_items
 from sojourn_runtime.server.errors import conflict, invalid, not_found
-from sojourn_runtime.server.meta import is_whole
+from sojourn_runtime.server.meta import form_of, is_whole
 from sojourn_runtime.server.metrics import Metrics, Stopwatch
 from sojourn_runtime.server.port import Session
 from sojourn_runtime.server.tools import Said, Splitter, joined
@@ -43,6 +43,10 @@ _REASONS = {
 }
 MOST_RESPONSES: Final = 4096
 """Kept per session, the newest; every snapshot holds them all, so there must be a bound."""
+Follower: TypeAlias = asyncio.Task[Response | None]
+"""Its result is the ended response, None when the session was paused before."""
+FORGET_SECONDS: Final = 300.0
+"""How long the end of a response that was not to be stored waits for a reader cut by a pause."""
 LOST = "The request was lost in a crash before it was kept; send it again."
 STUCK = "The engine could not go on with this request."
 
@@ -56,8 +60,8 @@ class Book:
         self._session = session
         self._metrics = metrics
         self._clock = clock
-        self._followers: dict[str, asyncio.Task[Response | None]] = {}
-        """By request; the result is the ended response, None when the session was paused before."""
+        self._followers: dict[str, Follower] = {}
+        self._timers: list[asyncio.TimerHandle] = []
         self._busy: dict[str, str] = {}
         """Conversation by running response."""
 
@@ -110,9 +114,12 @@ class Book:
             for name in islice(old, surplus):
                 self._session.delete_document(RESPONSES, name)
 
-    async def ended(self, response_id: str) -> Response:
+    def follower(self, response_id: str) -> Follower | None:
+        """Who will know the end of a running response; to be asked for before one waits."""
+        return self._followers.get(response_id)
+
+    async def ended(self, response_id: str, follower: Follower | None) -> Response:
         """The response with its end; StreamClosed("Pausing") when the session is paused first."""
-        follower = self._followers.get(response_id)
         if follower is None:
             return self.response(response_id)
         response = await asyncio.shield(follower)
@@ -122,9 +129,10 @@ class Book:
 
     async def cancel(self, response_id: str) -> Response:
         """Ended or not: afterwards it is."""
-        if response_id in self._followers:
+        follower = self.follower(response_id)
+        if follower is not None:
             self._session.cancel(response_id)
-        return await self.ended(response_id)
+        return await self.ended(response_id, follower)
 
     async def delete(self, response_id: str) -> None:
         """Raises 404; a running one is cancelled."""
@@ -185,6 +193,8 @@ class Book:
             if response.ending is not None:
                 if stream is not None:
                     self._session.release(response.id)
+                if not response.stored:
+                    self._forget_later(response.id)
             elif stream is None:
                 self._end(response, EndReason.FAILED, tokens=(), message=LOST)
             elif is_whole(stream.request):
@@ -193,34 +203,36 @@ class Book:
                 self._end(response, EndReason.CANCELLED, tokens=tokens, message="")
                 self._session.release(response.id)
             else:
-                self._follow(response, stream, seen=len(stream.events))
+                self._follow(response, stream, restored=True)
         for stream in waiting.values():
             # stateless: a stream waits to be taken up again, as long as the session lets it
-            if is_whole(stream.request):
+            # what has no form is of a response that was forgotten just before the process died
+            if is_whole(stream.request) or form_of(stream.request) is None:
                 self._session.release(stream.request.id)
 
     async def stop(self) -> None:
         """Give up following, for the end of the process."""
+        for timer in self._timers:
+            timer.cancel()
         followers = list(self._followers.values())
         for follower in followers:
             follower.cancel()
         await asyncio.gather(*followers, return_exceptions=True)
 
-    def _follow(self, response: Response, stream: Stream, *, seen: int = 0) -> None:
-        """`seen` tokens were made before this process started."""
+    def _follow(self, response: Response, stream: Stream, *, restored: bool = False) -> None:
         if response.conversation is not None:
             self._busy[response.id] = response.conversation
-        following = self._see_through(response, stream, seen=seen)
+        following = self._see_through(response, stream, restored=restored)
         task = asyncio.get_running_loop().create_task(following)
         self._followers[response.id] = task
         task.add_done_callback(lambda _: self._followers.pop(response.id, None))
         task.add_done_callback(lambda _: self._busy.pop(response.id, None))
 
     async def _see_through(
-        self, response: Response, stream: Stream, *, seen: int
+        self, response: Response, stream: Stream, *, restored: bool
     ) -> Response | None:
         """Wait for the end and write it down."""
-        watch = Stopwatch(self._metrics, seen=seen)
+        watch = Stopwatch(self._metrics, seen=len(stream.events) if restored else 0)
         reader = stream.reader(lead=None, watch=True)
         reason, message = EndReason.STOP, ""
         try:
@@ -242,6 +254,10 @@ class Book:
         response = replace(response, cached_tokens=stream.cached_tokens)
         tokens = tuple(event.token for event in stream.events)
         ended = self._end(response, reason, tokens=tokens, message=message)
+        if not ended.stored and restored:
+            self._forget_later(ended.id)
+        elif not ended.stored:
+            self._session.delete_document(RESPONSES, ended.id)
         self._session.release(response.id)
         return ended
 
@@ -252,11 +268,14 @@ class Book:
         response = replace(response, ending=ending)
         # the conversation first: a crash between the two repeats this, and `_extend` notices
         self._extend(response)
-        if response.stored:
-            self._put(response)
-        else:
-            self._session.delete_document(RESPONSES, response.id)
+        self._put(response)
         return response
+
+    def _forget_later(self, response_id: str) -> None:
+        """Not to be stored, but its reader was cut by a pause and may come back for the rest."""
+        forget = self._session.delete_document
+        loop = asyncio.get_running_loop()
+        self._timers.append(loop.call_later(FORGET_SECONDS, forget, RESPONSES, response_id))
 
     def _extend(self, response: Response) -> None:
         """The turn joins its conversation, unless it failed or the conversation is gone."""

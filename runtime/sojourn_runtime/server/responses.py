@@ -120,7 +120,7 @@ class Responses:
         """The whole answer at once. A client that goes away ends it."""
         reader = stream.reader(lead=None)
         try:
-            ended = await self._book.ended(response.id)
+            ended = await self._book.ended(response.id, self._book.follower(response.id))
         except StreamClosed as closed:
             raise closed_error(closed) from closed
         finally:
@@ -133,6 +133,7 @@ class Responses:
     ) -> web.StreamResponse:
         """The events behind number `after`: those that were, then those that come."""
         out = EventStream(http)
+        follower = self._book.follower(response.id)
 
         async def send(found: Iterable[events.Event]) -> None:
             await out.send(
@@ -145,7 +146,7 @@ class Responses:
             if response.ending is None and stream is not None:
                 await send(events.opening(response))
                 await self._follow(out, response, stream, after=after)
-                response = await self._book.ended(response.id)
+                response = await self._book.ended(response.id, follower)
                 await send(events.closing(response, self._book.said(response)))
             else:
                 await send(events.replay(response, self._book.parts(response)))

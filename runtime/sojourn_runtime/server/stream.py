@@ -17,6 +17,8 @@ SOCKET_BYTES: Final = 32 * 1024
 """Kernel and transport buffer for one stream, each: a few seconds of text, so that a lag shows
 early.
 """
+STARTED: Final = web.RequestKey("started", bool)
+"""Key in a request whose answer has begun: no other can be sent, not even an error."""
 DONE: Final = b"data: [DONE]\n\n"
 PAUSED: Final = "paused"
 """Comment before a clean close: the session goes on elsewhere, attach again."""
@@ -69,4 +71,5 @@ class EventStream:
             raw = transport.get_extra_info("socket")
             if raw is not None:
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
+        self._request[STARTED] = True
         await self._response.prepare(self._request)

@@ -119,6 +119,8 @@ class Talker:
             for token in tokens:
                 self._append(stream, token)
         self._restored = list(self._streams.values())
+        self.moments: list[Saved] = []
+        """What a crash right after each write would leave."""
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -135,10 +137,8 @@ class Talker:
         self.pausing = True
         self.ready = "Pausing"
         self.stop()
-        saved = Saved(documents=self._saved.documents)
+        saved = Saved(self._tokens(), self._saved.documents)
         for stream in list(self._streams.values()):
-            tokens = [event.token for event in stream.events]
-            saved.requests.append((stream.request, tokens))
             if not stream.done:
                 stream.close("Pausing")
         return saved
@@ -190,6 +190,7 @@ class Talker:
         if self.refuse is not None:
             raise self.refuse
         stream = self._streams[request.id] = Stream(request)
+        self._written()
         with self._wake:
             self._wake.notify()
         return stream
@@ -202,6 +203,7 @@ class Talker:
     def release(self, request_id: str) -> None:
         self.cancel(request_id)
         self._streams.pop(request_id, None)
+        self._written()
 
     def stream(self, request_id: str) -> Stream | None:
         return self._streams.get(request_id)
@@ -211,9 +213,19 @@ class Talker:
 
     def put_document(self, kind: str, document_id: str, value: Any) -> None:
         self._saved.documents.setdefault(kind, {})[document_id] = value
+        self._written()
 
     def delete_document(self, kind: str, document_id: str) -> None:
         self._saved.documents.get(kind, {}).pop(document_id, None)
+        self._written()
+
+    def _written(self) -> None:
+        documents = {kind: dict(found) for kind, found in self._saved.documents.items()}
+        self.moments.append(Saved(self._tokens(), documents))
+
+    def _tokens(self) -> list[tuple[Request, list[int]]]:
+        streams = list(self._streams.values())
+        return [(s.request, [event.token for event in s.events]) for s in streams]
 
     def documents(self, kind: str) -> Mapping[str, Any]:
         return self._saved.documents.get(kind, {})

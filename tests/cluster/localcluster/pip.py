@@ -8,10 +8,11 @@ import sys
 
 from localcluster.paths import CHECKOUT
 
+# Debian 12 has glibc 2.36 and so runs wheels for every older one; pip compares names only.
+_PLATFORMS = ("manylinux2014", *(f"manylinux_2_{minor}" for minor in range(36, 16, -1)))
 FOR_IMAGES = (
     *("--only-binary=:all:", "--implementation", "cp", "--python-version", "3.11"),
-    *("--platform", "manylinux_2_34_x86_64", "--platform", "manylinux_2_28_x86_64"),
-    *("--platform", "manylinux_2_17_x86_64", "--platform", "manylinux2014_x86_64"),
+    *(part for name in _PLATFORMS for part in ("--platform", f"{name}_x86_64")),
 )
 
 

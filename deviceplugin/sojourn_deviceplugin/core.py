@@ -347,6 +347,11 @@ class Node:
         """GPUs that another plugin offers to the kubelet, as of the next judgement."""
         self._claimed = frozenset(uuids)
 
+    def close(self) -> None:
+        """Let go of the files."""
+        for slots in self._slots.values():
+            slots.close()
+
     # ------------------------------------------------------------ for reports
 
     def uuids(self) -> tuple[str, ...]:

@@ -93,6 +93,7 @@ class Plugin:
         self.node.untidy.set()
         self._keeper.join(JOIN_SECONDS)
         self._resources.close()
+        self.node.close()
 
     def run(self, *, until: Callable[[], bool] = lambda: False) -> bool:
         """Loop until asked to end (True), or until `until` says so between two rounds (False)."""

@@ -1,12 +1,10 @@
 """The arbiter's folders on this node: makes pages ahead of need, and remembers who got which.
 
-Files only; who may claim what is written by `promote`. A journal per GPU maps slots to devices, so
-that a plugin that was killed finds its grants again. Layout: `sojourn_api.arbiter`.
+Files only; who may claim what is written by `promote`. The journal maps slots to devices, so that a
+plugin that was killed finds its grants again. Layout of the pages: `sojourn_api.arbiter`.
 """
 
-import json
 import logging
-import os
 import shutil
 import threading
 from collections import deque
@@ -16,6 +14,7 @@ from typing import Final
 
 from sojourn_api import arbiter
 
+from sojourn_deviceplugin.journal import Journal
 from sojourn_deviceplugin.ledger import UNKNOWN, Grant
 
 log = logging.getLogger(__name__)
@@ -33,46 +32,26 @@ class Slots:
         """`folder` is `/run/sojourn/<uuid>`."""
         self.grants = folder / GRANTS
         self._index = arbiter.create_index(self.grants, limits)
-        self._journal_path = folder / JOURNAL
         self._spare: deque[str] = deque()
         self._over: deque[str] = deque()
         self._numbers = threading.Lock()
-        self._restored = dict(self._read_journal())
-        self._next = 1 + max((int(name) for name in self._names()), default=0)
-        self._compact()
-        self._journal = os.open(self._journal_path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self._journal = Journal(folder / JOURNAL)
+        self._journal.forget({slot for slot in self._journal.held if not self._whole(slot)})
+        names = set(self._names())
+        self._next = 1 + max(map(int, names), default=0)
+        for name in names - set(self._journal.held):
+            shutil.rmtree(self.grants / name, ignore_errors=True)
         self.tidy()
+
+    def _whole(self, slot: str) -> bool:
+        return (self.grants / slot / arbiter.TIER).exists()
 
     def _names(self) -> Iterator[str]:
         return (entry.name for entry in self.grants.iterdir() if entry.name.isdecimal())
 
-    def _read_journal(self) -> Iterator[tuple[str, frozenset[str]]]:
-        """Slots and devices whose last line says held; a torn last line is no grant yet."""
-        try:
-            lines = self._journal_path.read_text().splitlines()
-        except FileNotFoundError:
-            return
-        found: dict[str, frozenset[str]] = {}
-        for line in lines:
-            try:
-                slot, devices = json.loads(line)
-            except ValueError:
-                continue
-            found[str(slot)] = frozenset(devices)
-        for slot, devices in found.items():
-            if devices and (self.grants / slot / arbiter.TIER).exists():
-                yield slot, devices
-
-    def _compact(self) -> None:
-        draft = self._journal_path.with_suffix(".new")
-        draft.write_text("".join(_line(s, d) for s, d in self._restored.items()))
-        draft.replace(self._journal_path)
-        for name in set(self._names()) - set(self._restored):
-            shutil.rmtree(self.grants / name, ignore_errors=True)
-
     def restore(self, ordinal: int) -> Iterator[Grant]:
         """The grants of before this start, at the tiers that they had."""
-        for slot, devices in self._restored.items():
+        for slot, devices in tuple(self._journal.held.items()):
             try:
                 tier = arbiter.read_tier(self.grants, slot)
             except arbiter.ArbiterError as error:
@@ -103,7 +82,7 @@ class Slots:
             slot = self._spare.popleft()
         except IndexError:
             slot = self._make()
-        os.write(self._journal, _line(slot, devices).encode())
+        self._journal.record(slot, devices)
         arbiter.bump(self._index)
         return slot
 
@@ -116,7 +95,7 @@ class Slots:
         """The grant is over; `tidy` removes its page. Its name is not used again: a container that
         is still ending keeps the old folder mounted.
         """
-        os.write(self._journal, _line(slot, frozenset()).encode())
+        self._journal.record(slot, frozenset())
         self._over.append(slot)
 
     def page(self, slot: str) -> arbiter.PageState | None:
@@ -126,6 +105,6 @@ class Slots:
         except arbiter.ArbiterError:
             return None
 
-
-def _line(slot: str, devices: frozenset[str]) -> str:
-    return json.dumps([slot, sorted(devices)]) + "\n"
+    def close(self) -> None:
+        """Let go of the journal."""
+        self._journal.close()

@@ -107,7 +107,7 @@ def test_a_grant_whose_pod_ended_while_the_plugin_was_away_is_over(rig: Rig) -> 
     rig.kubelet.finish(pod)
     plugin = rig.ready()
     until(lambda: not plugin.node.snapshot()[2])
-    assert not Path(pod.responses[GPU0].mounts[1].host_path).exists()
+    until(lambda: not Path(pod.responses[GPU0].mounts[1].host_path).exists())
 
 
 def test_grants_survive_the_loss_of_the_plugins_own_files(rig: Rig) -> None:

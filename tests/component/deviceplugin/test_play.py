@@ -103,6 +103,7 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def restart_plugin(self) -> None:
+        self.node.close()
         self.node = Node(self.config, boot="boot", clock=self.clock)
         self.look()
         self.listed = False
@@ -190,6 +191,8 @@ class Life(RuleBasedStateMachine):
                 assert free_slices(offer, grants) == len(free)
 
     def teardown(self) -> None:
+        if hasattr(self, "node"):
+            self.node.close()
         shutil.rmtree(self.folder)
 
 

@@ -66,7 +66,7 @@ def test_plugin_and_kubelet_killed_together_lose_no_grant(process: Process) -> N
     until(lambda: "} 49.0" in process.get("/metrics"))
     kubelet.finish(pods[0])
     until(lambda: "} 59.0" in process.get("/metrics"), seconds=15)
-    assert not Path(pods[0].responses[GPU0].mounts[1].host_path).exists()
+    until(lambda: not Path(pods[0].responses[GPU0].mounts[1].host_path).exists())
     assert Path(pods[1].responses[GPU0].mounts[1].host_path).exists()
 
 

@@ -1,19 +1,19 @@
-"""What goes into the images: Debian with Python, a component's libraries, the project's own wheel.
+"""What goes into the images: Debian with Python, and the project's own wheel.
 
 Each is a layer of its own, so that a change of code rebuilds the last and smallest one only.
+The layer between them belongs to `libraries`.
 """
 
 import configparser
 import shutil
 import subprocess
-import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from localcluster.layers import Blob, image_cache, key_of, layer, scratch
 from localcluster.paths import CHECKOUT, CLUSTER_FOLDER
-from localcluster.pip import FOR_IMAGES, pip, python_with_pip
+from localcluster.pip import pip, python_with_pip
 
 # On the module path of Debian's Python by itself, so that no PYTHONPATH is needed.
 SITE = Path("usr/local/lib/python3.11/dist-packages")
@@ -48,12 +48,12 @@ def debian() -> Blob:
     def fill(folder: Path) -> None:
         subprocess.run(["cp", "--archive", f"{root_file_system()}/.", str(folder)], check=True)
 
-    return layer("debian", _debian_key(), fill, keep_times=True)
+    return layer("debian", debian_key(), fill, keep_times=True)
 
 
 def root_file_system() -> Path:
     """Kept unpacked beside its layer, for the images' own Python compiles the other layers."""
-    root = image_cache() / f"debian-{_debian_key()}"
+    root = image_cache() / f"debian-{debian_key()}"
     if root.exists():
         return root
     print("making a root file system with debootstrap (once) ...", flush=True)
@@ -80,33 +80,6 @@ def root_file_system() -> Path:
     return root
 
 
-def libraries(component: str) -> Blob:
-    """The component's extra of pyproject.toml, at the versions of constraints.txt."""
-    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    wanted = sorted([*project["dependencies"], *project["optional-dependencies"][component]])
-    constraints = CHECKOUT / "constraints.txt"
-    pinned = constraints.read_bytes() if constraints.exists() else b""
-
-    def fill(folder: Path) -> None:
-        site = folder / SITE
-        site.mkdir(parents=True)
-        limits = ["--constraint", str(constraints)] if constraints.exists() else []
-        pip(
-            "install",
-            "--quiet",
-            "--no-compile",
-            *FOR_IMAGES,
-            *limits,
-            "--target",
-            str(site),
-            *wanted,
-        )
-        shutil.rmtree(site / "bin", ignore_errors=True)  # with the host's path in their first line
-        _compile(folder)
-
-    return layer(component, key_of(_debian_key(), *FOR_IMAGES, *wanted, pinned), fill)
-
-
 def project() -> Blob:
     """All components' code, as the wheel that users install. Rebuilt when a file of it changes."""
 
@@ -127,10 +100,10 @@ def project() -> Blob:
             with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
                 wheel.extractall(site)
         _write_scripts(folder)
-        _compile(folder)
+        compile_modules(folder)
 
     sources = [(str(file.relative_to(CHECKOUT)), file.read_bytes()) for file in _sources()]
-    return layer("project", key_of(_debian_key(), *(p for pair in sources for p in pair)), fill)
+    return layer("project", key_of(debian_key(), *(p for pair in sources for p in pair)), fill)
 
 
 def _sources() -> Iterator[Path]:
@@ -159,7 +132,7 @@ def _write_scripts(folder: Path) -> None:
         (programs / name).chmod(0o755)
 
 
-def _compile(folder: Path) -> None:
+def compile_modules(folder: Path) -> None:
     """Start-up time counts, and a read-only container cannot compile for itself.
 
     Without checking times: those in the layer are not those of the source files.
@@ -178,7 +151,7 @@ def _compile(folder: Path) -> None:
     )
 
 
-def _debian_key() -> str:
+def debian_key() -> str:
     return key_of(_SUITE, _PACKAGES, *_USELESS)
 
 

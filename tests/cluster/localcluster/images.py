@@ -15,6 +15,7 @@ from typing import IO
 
 from localcluster import contents, node
 from localcluster.layers import Blob, put
+from localcluster.libraries import libraries
 from localcluster.paths import NODES, Node
 
 COMPONENTS = ("operator", "deviceplugin", "runtime")
@@ -57,7 +58,7 @@ def build_components() -> list[Image]:
     return [
         _compose(
             name,
-            [debian, contents.libraries(name), project],
+            [debian, libraries(name), project],
             entrypoint=["/usr/bin/python3", "-m", f"sojourn_{name}"],
             # The folders of the kubelet, where a device plugin's sockets lie, are root's.
             user=_ROOT if name == "deviceplugin" else _NOBODY,

@@ -48,7 +48,7 @@ def key_of(*parts: str | bytes) -> str:
 
 def layer(name: str, key: str, fill: Callable[[Path], None], *, keep_times: bool = False) -> Blob:
     """The layer that `fill` makes in an empty folder, unless it was made before under this key."""
-    record = image_cache() / "layers" / f"{name}-{key}.json"
+    record = _record(name, key)
     if record.exists():
         blob = Blob(**json.loads(record.read_text()))
         if blob.path.exists():
@@ -63,6 +63,16 @@ def layer(name: str, key: str, fill: Callable[[Path], None], *, keep_times: bool
     unfinished.write_text(json.dumps(asdict(blob)))
     unfinished.replace(record)
     return blob
+
+
+def known_as(name: str, key: str, other: str) -> None:
+    """The layer of `key` is the one of `other` too."""
+    if other != key:
+        shutil.copy(_record(name, key), _record(name, other))
+
+
+def _record(name: str, key: str) -> Path:
+    return image_cache() / "layers" / f"{name}-{key}.json"
 
 
 def put(content: bytes) -> Blob:

@@ -10,9 +10,11 @@ from localcluster.paths import CHECKOUT
 
 # Debian 12 has glibc 2.36 and so runs wheels for every older one; pip compares names only.
 _PLATFORMS = ("manylinux2014", *(f"manylinux_2_{minor}" for minor in range(36, 16, -1)))
+# bookworm has glibc 2.36. pip takes each tag as it is, and knows nothing of "or older".
+_TAGS = [*(f"manylinux_2_{minor}_x86_64" for minor in range(36, 16, -1)), "manylinux2014_x86_64"]
 FOR_IMAGES = (
     *("--only-binary=:all:", "--implementation", "cp", "--python-version", "3.11"),
-    *(part for name in _PLATFORMS for part in ("--platform", f"{name}_x86_64")),
+    *(word for tag in _TAGS for word in ("--platform", tag)),
 )
 
 

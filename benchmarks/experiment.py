@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter, thread_time
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from openb import Machine, Pod, arrivals, capacity_of
 
@@ -103,11 +103,66 @@ def _join(gpus: tuple[int, ...]) -> str:
 
 @dataclass(slots=True)
 class Churn:
-    """Shares of arrivals' GPU thousandths, in %."""
+    """Shares of arrivals' GPU thousandths, in %; `moves` per 100 arrivals."""
 
     rejected: float
     allocated: float
     arrivals: int
+    moves: float
+
+
+@runtime_checkable
+class Rescuer(Protocol):
+    """A placer that can move others to let a pod in."""
+
+    def rescue(
+        self, pod: Pod, placed: dict[int, tuple[Pod, Placed]], limit: int
+    ) -> tuple[Placed, dict[int, Placed]] | None: ...
+
+
+MOST_MOVES = 3
+"""Moves for one refused pod at most."""
+
+
+@dataclass(slots=True)
+class Crowd:
+    """Pods that are in, and the moves that may still be made."""
+
+    placer: Placer
+    moves_per_100: float
+    inside: dict[int, tuple[Pod, Placed]] = field(default_factory=dict)
+    leaving: list[tuple[float, int]] = field(default_factory=list)
+    credit: float = 0.0
+    moved: int = 0
+
+    def leave(self, now: float) -> None:
+        while self.leaving and self.leaving[0][0] <= now:
+            pod, (node, gpus) = self.inside.pop(heapq.heappop(self.leaving)[1])
+            self.placer.remove(pod, node, gpus)
+
+    def come(self, number: int, pod: Pod, until: float) -> bool:
+        """Place a pod, by moves if need be and allowed."""
+        self.credit = min(self.credit + self.moves_per_100 / 100, 100.0)
+        placed = self.placer.place(pod) or self._rescue(pod)
+        if placed is None:
+            return False
+        self.inside[number] = (pod, placed)
+        heapq.heappush(self.leaving, (until, number))
+        return True
+
+    def _rescue(self, pod: Pod) -> Placed | None:
+        limit = min(int(self.credit), MOST_MOVES)
+        if limit < 1 or not isinstance(self.placer, Rescuer):
+            return None
+        found = self.placer.rescue(pod, self.inside, limit)
+        if found is None:
+            return None
+        placed, homes = found
+        for number, home in homes.items():
+            self.inside[number] = (self.inside[number][0], home)
+        self.credit -= len(homes)
+        self.moved += len(homes)
+        return placed
 
 
 def churn(
@@ -118,6 +173,7 @@ def churn(
     seed: int,
     load: float,
     count: int = 10_000,
+    moves_per_100: float = 0.0,
 ) -> Churn:
     """Exponential lifetimes with arrivals that ask for `load` times the GPUs in the long run.
 
@@ -126,29 +182,30 @@ def churn(
     rng = random.Random(seed)
     capacity = capacity_of(machines)
     nodes = ordered_machines(machines, "seed", rng)
-    placer = make(nodes, pods, rng)
+    crowd = Crowd(make(nodes, pods, rng), moves_per_100)
+    fates = random.Random(seed)
     mean_demand = sum(pod.demand for pod in pods) / len(pods)
     rate = load * capacity / mean_demand  # arrivals per mean lifetime
-    leaving: list[tuple[float, int, Pod, Placed]] = []
     now, judged, number = 0.0, 0, 0
-    asked = refused = 0
-    taken, level = 0, 0.0
+    asked = refused = before = 0
+    level = 0.0
     while judged < count:
-        now += rng.expovariate(rate)
+        now += fates.expovariate(rate)
         number += 1
-        while leaving and leaving[0][0] <= now:
-            _, _, gone, (node, gpus) = heapq.heappop(leaving)
-            placer.remove(gone, node, gpus)
-            taken -= gone.demand
-        pod = rng.choice(pods)
-        life = rng.expovariate(1.0)
-        placed = placer.place(pod)
-        if placed is not None:
-            heapq.heappush(leaving, (now + life, number, pod, placed))
-            taken += pod.demand
-        if now >= 3.0:
-            judged += 1
-            asked += pod.demand
-            refused += 0 if placed is not None else pod.demand
-            level += taken / capacity
-    return Churn(100 * refused / asked, 100 * level / count, count)
+        crowd.leave(now)
+        pod, life = fates.choice(pods), fates.expovariate(1.0)
+        entered = crowd.come(number, pod, now + life)
+        if now < 3.0:
+            before = crowd.moved
+            continue
+        judged += 1
+        asked += pod.demand
+        refused += 0 if entered else pod.demand
+        if judged % 100 == 0:
+            level += sum(one.demand for one, _ in crowd.inside.values()) / capacity
+    return Churn(
+        rejected=100 * refused / asked,
+        allocated=100 * level / (count // 100),
+        arrivals=count,
+        moves=100 * (crowd.moved - before) / count,
+    )

@@ -9,6 +9,7 @@ from openb import Machine, Pod
 from sojourn_api.gpus import REFERENCE_TBPS, REFERENCE_TFLOPS, Speed
 from sojourn_operator.plan.mix import mix_of
 from sojourn_operator.plan.placer import Placer
+from sojourn_operator.plan.rehome import Holding, let_in
 from sojourn_operator.plan.score import Policy, Weights
 from sojourn_operator.plan.state import Gpu, GpuUse, Mix, Node, Place, Request
 
@@ -56,6 +57,7 @@ def mix_from(pods: list[Pod]) -> Mix:
     return mix_of(request_of(pod) for pod in pods)
 
 
+Placed = tuple[int, tuple[int, ...]]
 LOOKS: Final = (100, 300, 1000, 3000)
 """Arrivals after which an observed mix is taken over: a guess at few and early."""
 
@@ -83,7 +85,7 @@ class OurPlacer:
         for request, _ in mix.counts:
             self.placer.find(request, request.shards)
 
-    def place(self, pod: Pod) -> tuple[int, tuple[int, ...]] | None:
+    def place(self, pod: Pod) -> Placed | None:
         request = request_of(pod)
         if self._observe:
             self._seen.append(request)
@@ -93,9 +95,43 @@ class OurPlacer:
         if place is None:
             return None
         self.placer.take(self.placer.take_at(place, request))
+        return self._spot(place)
+
+    def rescue(
+        self, pod: Pod, placed: dict[int, tuple[Pod, Placed]], limit: int
+    ) -> tuple[Placed, dict[int, Placed]] | None:
+        """Let a refused pod in by moving others: its place, and where those went by number."""
+        holdings: dict[str, list[Holding]] = {}
+        for number, (other, where) in placed.items():
+            if len(where[1]) == 1:
+                what = self.placer.take_at(self._place(other, where), request_of(other))
+                held = Holding(str(number), what, request_of(other))
+                holdings.setdefault(what.node, []).append(held)
+        request = request_of(pod)
+        found = let_in(
+            self.placer,
+            request,
+            shards=pod.gpus,
+            movable=lambda node: holdings.get(node, ()),
+            limit=limit,
+        )
+        if found is None:
+            return None
+        for held, _ in found.moves:
+            self.placer.give(held.what)
+        self.placer.take(self.placer.take_at(found.place, request))
+        for held, home in found.moves:
+            self.placer.take(self.placer.take_at(home, held.request))
+        moved = {int(held.key): self._spot(home) for held, home in found.moves}
+        return self._spot(found.place), moved
+
+    def _spot(self, place: Place) -> Placed:
         return self._position[place.node], tuple(use.ordinal for use in place.gpus)
 
+    def _place(self, pod: Pod, where: Placed) -> Place:
+        uses = tuple(GpuUse(ordinal=index, slices=0, share=pod.milli) for index in where[1])
+        return Place(node=self.nodes[where[0]].name, gpus=uses)
+
     def remove(self, pod: Pod, node: int, gpus: tuple[int, ...]) -> None:
-        uses = tuple(GpuUse(ordinal=index, slices=0, share=pod.milli) for index in gpus)
-        place = Place(node=self.nodes[node].name, gpus=uses)
+        place = self._place(pod, (node, gpus))
         self.placer.give(self.placer.take_at(place, request_of(pod)))

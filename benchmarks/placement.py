@@ -79,13 +79,15 @@ def times(seconds: list[float]) -> dict[str, float]:
 
 def one_churn(args: argparse.Namespace, machines: list[Machine], pods: list[Pod], seed: int) -> Any:
     """One seed of churn at the given load."""
-    result = churn(machines, pods, maker(args.policy, args.mix), seed=seed, load=args.load / 100)
+    make = maker(args.policy, args.mix)
+    result = churn(machines, pods, make, seed=seed, load=args.load / 100, moves_per_100=args.moves)
     return {
         "seed": seed,
         "load": args.load,
         "rejected": round(result.rejected, 3),
         "allocated": round(result.allocated, 3),
         "arrivals": result.arrivals,
+        "movesPer100": round(result.moves, 2),
     }
 
 
@@ -112,6 +114,7 @@ def parser() -> argparse.ArgumentParser:
     add("--times", type=int, default=1, help="repeat cluster and trace so many times")
     add("--churn", action="store_true", help="let pods leave; prints what is rejected")
     add("--load", type=float, default=100.0, help="of churn, %% of the GPUs")
+    add("--moves", type=float, default=0.0, help="of churn, allowed per 100 arrivals")
     add("--log", type=Path, help="write one row per decision")
     add("--json", action="store_true")
     return top

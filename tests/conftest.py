@@ -6,6 +6,13 @@ Fixtures belong to the level that uses them (`tests/cluster`, `tests/e2e`), not 
 from collections.abc import Generator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says nothing on a shared machine; timings belong into benchmarks/.
+settings.register_profile(
+    "shared-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("shared-machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -5,8 +5,12 @@ For developers; needs grpcio-tools and mypy-protobuf. A test runs it and compare
 """
 
 import sys
+import sysconfig
 from importlib import resources
 from pathlib import Path
+from typing import Final
+
+_PLUGINS: Final = ("protoc-gen-mypy", "protoc-gen-mypy_grpc")
 
 
 def generate(into: Path) -> None:
@@ -17,7 +21,10 @@ def generate(into: Path) -> None:
     files = sorted(str(path) for path in Path(__file__).parent.glob("*.proto"))
     outputs = [f"--{kind}_out={into}" for kind in ("python", "grpc_python", "mypy", "mypy_grpc")]
     include = [f"-I{root}", f"-I{resources.files('grpc_tools') / '_proto'}"]
-    if protoc.main(["protoc", *include, *outputs, *files]):
+    # By path: the environment's bin folder need not be on PATH.
+    scripts = Path(sysconfig.get_path("scripts"))
+    plugins = [f"--plugin={name}={scripts / name}" for name in _PLUGINS]
+    if protoc.main(["protoc", *include, *plugins, *outputs, *files]):
         raise SystemExit("protoc failed; its message is above")
 
 

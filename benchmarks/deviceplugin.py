@@ -116,10 +116,9 @@ def latency() -> dict[str, Any]:
 
 def lists() -> dict[str, Any]:
     """16 GPUs of 288 slices: how long until the kubelet has counted all, and how long the list."""
-    begin = time.monotonic()
     with node(16, 288 * 1024 + 1024) as process:
         until(all_known(process, 288), seconds=30)
-        took = time.monotonic() - begin
+        took = time.monotonic() - process.started
         size = pb.ListAndWatchResponse(
             devices=[
                 pb.Device(ID=device, health="Healthy")
@@ -164,13 +163,13 @@ def pages(folder: Path, *tiers: arbiter.Tier) -> None:
     arbiter.bump(index)
 
 
-def check_cost(grants: int, looks: int = 50_000) -> float:
+def check_cost(grants: int, looks: int = 2_000) -> float:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         folder = Path(name)
         pages(folder, *[arbiter.Tier(priority=2500)] * grants)
         watch = arbiter.Watch(folder)
         watch.higher_raised(0)
-        best = min(_looks(watch, looks) for _ in range(7))  # what else runs here only adds
+        best = min(_looks(watch, looks) for _ in range(300))  # what else runs here only adds
         watch.close()
         return round(best / looks * 1e6, 3)
 

@@ -57,6 +57,8 @@ class Node:
         self._changed = threading.Condition(self._lock)
         self._tidying = threading.Lock()
         self.untidy = threading.Event()
+        self.judged = False
+        """Whether the GPUs have been looked at once."""
         self._registry = registry.Registry(config.state_dir)
         self._known = self._registry.load()
         self._slots: dict[int, Slots] = {}
@@ -168,6 +170,7 @@ class Node:
                 for gpu in tuple(self._known.values())
                 if (turn := self._judge(gpu, events.get(gpu.uuid, ()), now)) is not None
             ]
+            self.judged = True
             self._remember(before)
             self._offer_instances()
             self._changed.notify_all()

@@ -27,6 +27,8 @@ LOOK_SECONDS: Final = 0.1
 """Looking at an inode costs 2 us; the limit for being back is a second."""
 RETRY_SECONDS: Final = 0.5
 AT_ONCE: Final = 4
+PATIENCE_SECONDS: Final = 5
+"""How long NVML may take to say how known GPUs are, before they are registered as unhealthy."""
 CALL_SECONDS: Final = 10
 """The kubelet dials back within its own 10 s."""
 
@@ -55,6 +57,7 @@ class Registrar(threading.Thread):
         self._registered: dict[str, Identity] = {}
         self._retry: dict[str, float] = {}
         self._last_error: dict[str, str] = {}
+        self._first = time.monotonic() + PATIENCE_SECONDS
         self._busy: set[str] = set()
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="register")
         self._end = threading.Event()
@@ -83,6 +86,8 @@ class Registrar(threading.Thread):
 
         Each resource is served apart, so that one whose call hangs keeps no other waiting.
         """
+        if not self._node.judged and time.monotonic() < self._first:
+            return  # a restart of ours shall not look like a failure of all GPUs
         kubelet = identity(self._kubelet)
         for resource in self._node.resources():
             endpoint = self._endpoints.get(resource)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -37,6 +38,8 @@ class Process:
         }
         self.running: subprocess.Popen[bytes] | None = None
         self.port = 0
+        self.started = 0.0
+        """When the process was last begun (monotonic)."""
 
     def command(self, *more: str) -> list[str]:
         file = self.folder / "config.yaml"
@@ -47,6 +50,7 @@ class Process:
         return [*module, *more]
 
     def start(self) -> None:
+        self.started = time.monotonic()
         with self._log.open("w") as stderr:
             self.running = subprocess.Popen(self.command(), env=self._environment, stderr=stderr)
         until(self._started, seconds=20)

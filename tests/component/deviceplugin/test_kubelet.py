@@ -179,3 +179,22 @@ def test_sixteen_gpus_of_288_slices_are_counted(rig: Rig) -> None:
     rig.start()
     resources = [names.gpu_resource(n) for n in range(16)]
     until(lambda: all(rig.kubelet.allocatable(resource) == 288 for resource in resources))
+
+
+def test_a_restart_of_the_plugin_is_no_moment_of_sickness(rig: Rig) -> None:
+    """The first list after a restart has healthy devices: the scheduler sees no dip."""
+    rig.ready()
+    rig.stop()
+    rig.start()
+    until(lambda: len(rig.kubelet.registrations) == 2 and rig.kubelet.lists(GPU0))
+    assert rig.healthy(0)
+
+
+def test_known_gpus_are_registered_even_if_nvml_hangs_from_the_start(rig: Rig) -> None:
+    rig.ready()
+    rig.stop()
+    rig.kubelet.restart()
+    rig.machine.delays = {"*": 60_000}
+    rig.start()
+    until(lambda: rig.kubelet.capacity(GPU0) == 79, seconds=15)
+    assert rig.sick(0)

@@ -139,6 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # One line for each watched event, and for each connection, is no news.
     for noisy in ("kopf.objects", "kopf.activities", "kopf._core.engines.activities"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    # It warns that signals are ours to handle, which is so on purpose.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
     try:
         status: int = options.run(options)
     except ConfigError as error:

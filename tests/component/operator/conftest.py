@@ -11,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "cluster"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "unit" / "chart"))
 
 from kubernetes import config as kubernetes_config
 from kubernetes.client import CoreV1Api

@@ -3,6 +3,7 @@
 Helpers only; the fixtures are in `conftest`.
 """
 
+import json
 import os
 import signal
 import socket
@@ -76,7 +77,9 @@ class Operator:
     def __init__(self, kubeconfig: Path, *, config: Path, log: Path, identity: str) -> None:
         self.port = _free_port()
         self.log = log
-        command = [sys.executable, "-W", "error", "-m", "sojourn_operator", "run"]
+        # At its end kopf leaves sockets to the garbage collector, which warns of them.
+        warnings = ["-W", "error", "-W", "default::ResourceWarning"]
+        command = [sys.executable, *warnings, "-m", "sojourn_operator", "run"]
         command += ["--config", str(config), "--port", str(self.port), "--host", "127.0.0.1"]
         command += ["--identity", identity]
         path = os.pathsep.join(str(ROOT / part) for part in ("crds", "operator"))
@@ -142,12 +145,12 @@ class Rig:
     def custom(self) -> CustomObjectsApi:
         return CustomObjectsApi(self.client)
 
-    def operate(self, *, identity: str = "one") -> Operator:
-        """Start a replica."""
+    def operate(self, *, identity: str = "one", kubeconfig: Path | None = None) -> Operator:
+        """Start a replica, as an administrator unless another kubeconfig is given."""
         config = self.folder / "config.yaml"
         config.write_text(yaml.safe_dump(self.settings))
         operator = Operator(
-            self.control_plane.kubeconfig,
+            kubeconfig or self.control_plane.kubeconfig,
             config=config,
             log=self.folder / "operator.log",
             identity=identity,
@@ -211,6 +214,15 @@ class Rig:
             NAMESPACE, field_selector=f"involvedObject.name={name}"
         )
         return sorted((e.reason, e.message, e.count) for e in found.items)
+
+    def writes(self) -> list[tuple[str, str]]:
+        """Every write by anybody so far, as the API server's audit log has it."""
+        entries = map(json.loads, self.control_plane.audit_log.read_text().splitlines())
+        return [
+            (entry["verb"], entry["objectRef"]["resource"])
+            for entry in entries
+            if entry["verb"] not in ("get", "list", "watch") and "objectRef" in entry
+        ]
 
     def until_ready(self, name: str, *, epoch: int = 1) -> Raw:
         found: Raw = wait_until(

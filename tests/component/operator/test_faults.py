@@ -114,9 +114,11 @@ def test_an_idle_operator_writes_nothing_but_its_lease(rig: Rig) -> None:
         return operator.metric_sum("sojourn_operator_api_writes_total") - operator.metric(leases)
 
     settled = wait_until(lambda: _unchanged(writes, operator, leases), what="the writes settle")
+    seen = len(rig.writes())
     before = operator.metric(leases)
     wait_until(lambda: operator.metric(leases) >= before + 3, what="three more renewals")
     assert writes() == settled
+    assert set(rig.writes()[seen:]) == {("update", "leases")}, "neither we nor kopf wrote more"
     assert operator.resident_mib() <= 150
 
 

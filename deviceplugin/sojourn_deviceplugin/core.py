@@ -13,8 +13,9 @@ from typing import Final
 
 from sojourn_api import arbiter, names
 
-from sojourn_deviceplugin import conduct, health, mig, processes, registry, slices
+from sojourn_deviceplugin import conduct, health, mig, registry, slices
 from sojourn_deviceplugin._proto import deviceplugin_v1beta1_pb2 as pb
+from sojourn_deviceplugin.attribution import Attribution
 from sojourn_deviceplugin.config import Config, DeviceNodes
 from sojourn_deviceplugin.facts import GpuFacts, NodeFacts, Xid
 from sojourn_deviceplugin.ledger import Changes, Grant, Held, Ledger
@@ -68,8 +69,7 @@ class Node:
         self._pools: dict[str, mig.Pool] = {}
         self._messages: dict[str, tuple[int, pb.ListAndWatchResponse]] = {}
         self._claimed: frozenset[str] = frozenset()
-        self._pids: Mapping[int, str] = {}
-        self._uids: dict[tuple[str, str], str] = {}
+        self._attribution = Attribution()
         for gpu in self._known.values():
             self._open(gpu)
         with self._lock:
@@ -221,7 +221,8 @@ class Node:
     ) -> Offer:
         if facts is None or facts.error:
             return replace(before, gpu=gpu, verdict=verdict) if before else Offer(gpu, verdict)
-        foreign = self._foreign(gpu, facts)
+        grants = tuple(self._ledger.of(gpu.ordinal))
+        foreign = self._attribution.foreign(grants, facts, slice_bytes=gpu.slice_bytes)
         peers = (self._known[uuid].ordinal for uuid in facts.links if uuid in self._known)
         return Offer(
             gpu=gpu,
@@ -238,27 +239,6 @@ class Node:
             mig=facts.mig,
             nodes=self._nodes(facts),
         )
-
-    def _foreign(self, gpu: registry.Known, facts: GpuFacts) -> slices.Foreign:
-        grants = tuple(self._ledger.of(gpu.ordinal))
-        found = self._uses(grants, facts)
-        if found is not None:
-            return slices.foreign(used=found.foreign, granted=0, slice_bytes=gpu.slice_bytes)
-        granted = sum(grant.slices for grant in grants) * gpu.slice_bytes
-        return slices.foreign(used=facts.used_bytes, granted=granted, slice_bytes=gpu.slice_bytes)
-
-    def _uses(self, grants: Iterable[Grant], facts: GpuFacts) -> processes.Uses | None:
-        """Whose memory is whose; None where that cannot be told for sure."""
-        if self.config.host_proc is None:
-            return None
-        uids = [
-            grant.holder and self._uids.get((grant.holder.namespace, grant.holder.pod))
-            for grant in grants
-        ]
-        known = [uid for uid in uids if uid]
-        if len(known) < len(uids):
-            return None  # a pod that we do not know yet would be taken for a stranger
-        return processes.uses(facts.processes, pods=self._pids, holders=known)
 
     def _nodes(self, facts: GpuFacts) -> tuple[str, ...]:
         if self.config.device_nodes is DeviceNodes.NONE:
@@ -312,7 +292,7 @@ class Node:
         """Give grants the tiers of their pods (by namespace and name); returns what changed."""
         changed = []
         with self._lock:
-            self._uids = {key: pod.uid for key, pod in pods.items() if pod.uid}
+            self._attribution.uids = {key: pod.uid for key, pod in pods.items() if pod.uid}
             for grant in tuple(self._ledger.grants):
                 if grant.holder is None or not grant.slot:
                     continue
@@ -326,7 +306,8 @@ class Node:
 
     def attribute(self, pids: Mapping[int, str]) -> None:
         """Pod UIDs of the processes on GPUs, by host process id, as of the next judgement."""
-        self._pids = pids
+        with self._lock:
+            self._attribution.pids = pids
 
     def overuse(self) -> list[tuple[Grant, int]]:
         """Grants whose pods use more memory than granted, and how much; empty if unknown."""
@@ -334,16 +315,10 @@ class Node:
         with self._lock:
             for offer in self._offers.values():
                 facts = self._facts.gpu(offer.gpu.uuid)
-                grants = tuple(self._ledger.of(offer.gpu.ordinal))
-                uses = facts and self._uses(grants, facts)
-                if not uses:
-                    continue
-                for grant in grants:
-                    holder = grant.holder
-                    uid = self._uids[holder.namespace, holder.pod] if holder else ""
-                    used = uses.by_pod.get(uid, 0)
-                    if used > grant.slices * offer.gpu.slice_bytes:
-                        found.append((grant, used))
+                if facts is not None:
+                    grants = tuple(self._ledger.of(offer.gpu.ordinal))
+                    size = offer.gpu.slice_bytes
+                    found += self._attribution.over(grants, facts, slice_bytes=size)
         return found
 
     def claimed(self, uuids: Iterable[str]) -> None:

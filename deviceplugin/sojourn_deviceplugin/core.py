@@ -24,6 +24,8 @@ from sojourn_deviceplugin.pods import SessionPod, tier_of
 from sojourn_deviceplugin.slots import Slots
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+STARTING: Final = "Starting"
+"""Reason of all GPUs until they have been looked at."""
 SHARED_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 
@@ -73,7 +75,7 @@ class Node:
         for gpu in self._known.values():
             self._open(gpu)
         with self._lock:
-            waiting = health.Verdict(healthy=False, reason="Starting", message=self._facts.error)
+            waiting = health.Verdict(healthy=False, reason=STARTING, message=self._facts.error)
             for gpu in self._known.values():
                 self._offer(Offer(gpu=gpu, verdict=waiting))
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from sojourn_deviceplugin import conduct, processes
 from sojourn_deviceplugin.config import Config
-from sojourn_deviceplugin.core import Node, Turn
+from sojourn_deviceplugin.core import STARTING, Node, Turn
 from sojourn_deviceplugin.facts import NodeFacts
 from sojourn_deviceplugin.kube import Access, Kube
 from sojourn_deviceplugin.metrics import GrantGauges, Metrics, NodeGauges
@@ -187,7 +187,8 @@ class Plugin:
             "GPU healthy" if after.healthy else "GPU unhealthy",
             extra={"gpu": turn.ordinal, "reason": after.reason, "detail": after.message},
         )
-        if self.publisher is not None and turn.before.reason != after.reason:
+        starting = after.healthy and turn.before.reason == STARTING
+        if self.publisher is not None and turn.before.reason != after.reason and not starting:
             reason = after.reason or "GpuHealthy"
             text = f"gpu-{turn.ordinal} ({turn.uuid}): {after.message or 'can be trusted'}"
             self.publisher.tell(reason=reason, message=text, warning=not after.healthy)

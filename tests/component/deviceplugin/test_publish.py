@@ -182,6 +182,15 @@ def test_a_failing_gpu_is_an_event_on_the_node(rig: Rig, server: Server) -> None
     until(lambda: "Xid79" in server.status()["gpus"][0]["reason"])
 
 
+def test_a_restart_of_the_plugin_is_no_event(rig: Rig, server: Server) -> None:
+    start(rig, server)
+    rig.stop()
+    start(rig, server)
+    rig.machine.xid(0, 62)
+    until(lambda: server.events)
+    assert [event["reason"] for event in server.events] == ["Xid62"]
+
+
 def test_without_the_right_to_send_events_all_else_goes_on(rig: Rig, server: Server) -> None:
     server.forbidden = {"events"}
     start(rig, server)

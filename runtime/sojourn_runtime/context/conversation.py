@@ -1,5 +1,4 @@
-"""What a conversation consists of: items, responses and their ends, as values and as saved
-documents.
+"""What a conversation consists of: items, responses and their ends, as values and as documents.
 
 Pure. The documents hold what clients said and the token ids of what the model said; text is
 rebuilt from the ids. HTTP belongs to `server`, bytes and folders to `store`.
@@ -96,9 +95,7 @@ class Response:
 
     @property
     def stored(self) -> bool:
-        """Kept beyond its end (while it runs it is kept anyway, so that a pause does not lose
-        it).
-        """
+        """Kept beyond its end; while it runs it is kept anyway, or a pause would lose it."""
         return self.echo.get("store") is not False
 
     @property
@@ -108,9 +105,7 @@ class Response:
 
     @property
     def output_id(self) -> str:
-        """The id of the message that the model says; a function of the response's id, so never
-        saved.
-        """
+        """The id of the message that the model says: a function of the response's, never saved."""
         return "msg_" + self.id.removeprefix("resp_")
 
 
@@ -200,8 +195,7 @@ def drop_oldest(items: Sequence[Item]) -> tuple[Item, ...] | None:
     """The items without the oldest droppable one, or None when only what must stay is left.
 
     System messages and the last item stay; a tool's answer goes with its call, since templates
-    refuse one without
-    the other.
+    refuse one without the other.
     """
     for index, item in enumerate(items[:-1]):
         if isinstance(item, Message) and item.role in (Role.SYSTEM, Role.DEVELOPER):

@@ -26,8 +26,7 @@ log = logging.getLogger(__name__)
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 """Some ten times the text of a context of 128 Ki tokens."""
 STOP_SECONDS: Final = 1.0
-"""Handlers end by themselves once the session has closed its streams; a dead client may hold one
-up.
+"""Handlers end by themselves once the session closed its streams, unless their client is dead.
 """
 CLIENT_GONE: Final = 499
 """nginx's number, for the metric only."""

@@ -1,5 +1,4 @@
-"""The session's responses and conversations: kept as documents, followed from submission to their
-end.
+"""The session's responses and conversations: kept as documents, followed to their end.
 
 Every response has one follower here, whoever reads it: the follower writes its end, extends its
 conversation and releases the request. A pause stops the followers and changes nothing; `adopt`
@@ -141,9 +140,7 @@ class Book:
         self._session.delete_document(RESPONSES, response_id)
 
     def history(self, response: Response) -> tuple[Item, ...]:
-        """Everything said up to the end of `response`, oldest first. Raises 404 for a broken
-        chain.
-        """
+        """Everything said up to the end of `response`, oldest first; 404 for a broken chain."""
         turns: list[tuple[Item, ...]] = []
         turn: Response | None = response
         while turn is not None:

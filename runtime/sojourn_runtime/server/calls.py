@@ -1,5 +1,4 @@
-"""One call of a client as requests of the session: submit all choices, read them as one, let go of
-all.
+"""One call of a client as requests of the session: submitted, read and let go of together.
 
 Knows neither HTTP nor the form of the answer.
 """
@@ -120,9 +119,11 @@ class Call:
         """Also after a disconnect, which ends the requests unless the session is being saved."""
         for reader in self._readers:
             reader.close()
-        for stream in self.streams:
+        for stream, watch in zip(self.streams, self._watches, strict=True):
             cut = stream.closed in ("Pausing", "Failed")  # the next process goes on with it
             if not cut and (stream.done or not self._session.pausing):
+                if not stream.done:
+                    watch.ended("cancelled")
                 self._session.release(stream.request.id)
 
     def submit(self, submission: Submission, *, whole: bool, param: str) -> None:

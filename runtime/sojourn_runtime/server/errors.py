@@ -11,9 +11,7 @@ from typing import Final, TypeAlias
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 RETRY_SECONDS: Final = 1
-"""A guess: loading and resuming take seconds, and clients back off by themselves after the first
-try.
-"""
+"""A guess: loading and resuming take seconds, and clients back off after their first try."""
 
 
 @dataclass(eq=False)

@@ -1,7 +1,7 @@
 """Reading a JSON request field by field, so that every complaint names the field.
 
-Null counts as absent, as OpenAI's clients send it so. Pure; which fields exist is said by the
-readers.
+Null counts as absent, as OpenAI's clients send it so. Pure; which fields there are is for readers
+of whole bodies to say.
 """
 
 import json
@@ -49,9 +49,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 class Fields:
-    """An object of the request; remembers which fields were read, so that the rest can be
-    refused.
-    """
+    """An object of the request, which remembers what was read: the rest can be refused."""
 
     __slots__ = ("_path", "_seen", "_values")
 

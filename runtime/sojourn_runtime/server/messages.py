@@ -196,9 +196,7 @@ def read_input(fields: Fields, name: str, *, new_id: Callable[[str], str]) -> tu
 def read_items(
     fields: Fields, name: str, *, new_id: Callable[[str], str], most: int
 ) -> tuple[Item, ...]:
-    """An array of items; each gets an id of ours, since an item may be sent to several
-    conversations.
-    """
+    """An array of items; each gets an id of ours, since it may be sent several times."""
     return tuple(_item(entry, new_id=new_id) for entry in fields.objects(name, most=most))
 
 

@@ -30,9 +30,7 @@ from sojourn_runtime.server.params import (
 from sojourn_runtime.server.port import Session
 
 COMPLETION_TOKENS: Final = 16
-"""OpenAI's default of `max_tokens` for the old endpoint; chat goes on as long as the context
-allows.
-"""
+"""OpenAI's default of `max_tokens` for the old endpoint; chat goes on while the context lasts."""
 MOST_PROMPTS: Final = 256
 
 

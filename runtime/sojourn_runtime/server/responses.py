@@ -1,7 +1,7 @@
 """The Responses API: create, follow, attach again, cancel, delete.
 
-Reads and writes HTTP; what a response is and how it ends is kept by `book`, its events are derived
-in `events`.
+Reads and writes HTTP. Bodies are read in `turns`, what a response is and how it ends is kept by
+`book`, its events are derived in `events`.
 """
 
 from collections.abc import Iterable

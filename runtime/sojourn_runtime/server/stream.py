@@ -14,9 +14,7 @@ from aiohttp import web
 from sojourn_runtime.server.errors import Json
 
 SOCKET_BYTES: Final = 32 * 1024
-"""Kernel and transport buffer for one stream, each: a few seconds of text, so that a lag shows
-early.
-"""
+"""Buffer of kernel and transport for one stream, each: seconds of text, so that a lag shows."""
 STARTED: Final = web.RequestKey("started", bool)
 """Key in a request whose answer has begun: no other can be sent, not even an error."""
 DONE: Final = b"data: [DONE]\n\n"

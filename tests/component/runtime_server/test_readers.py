@@ -66,6 +66,9 @@ async def test_a_client_that_goes_away_ends_its_stream(rig: Any) -> None:
     await anext(aiter(stream))
     await stream.close()
     await asyncio.to_thread(rig.session.wait_until_forgotten)
+    async with aiohttp.ClientSession() as http, http.get(f"{rig.url}/metrics") as response:
+        shown = await response.text()
+    assert 'sojourn_requests_finished_total{reason="cancelled"} 2.0' in shown
 
 
 async def test_a_client_that_goes_away_ends_its_foreground_response(rig: Any) -> None:

@@ -12,7 +12,7 @@ from aiohttp import web
 from sojourn_api import names
 
 from sojourn_runtime.server.auth import GUARDED, Guard
-from sojourn_runtime.server.book import Book
+from sojourn_runtime.server.book import MOST_RESPONSES, Book
 from sojourn_runtime.server.conversations import Conversations
 from sojourn_runtime.server.errors import ApiError, broken, too_large, unavailable, unsupported
 from sojourn_runtime.server.metrics import CONTENT_TYPE, Metrics
@@ -67,13 +67,18 @@ class Server:
     """The server of one session; see `protocol` for who calls what."""
 
     def __init__(
-        self, session: Session, *, api_key: str = "", max_body_bytes: int = MAX_BODY_BYTES
+        self,
+        session: Session,
+        *,
+        api_key: str = "",
+        max_body_bytes: int = MAX_BODY_BYTES,
+        most_responses: int = MOST_RESPONSES,
     ) -> None:
         self._session = session
         self._guard = Guard(api_key)
         self._limit = max_body_bytes
         self.metrics = Metrics(session.gauges)
-        self._book = Book(session, self.metrics)
+        self._book = Book(session, self.metrics, most_responses=most_responses)
         self._runner: web.AppRunner | None = None
         self._adopted = False
 

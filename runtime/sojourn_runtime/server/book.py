@@ -40,8 +40,8 @@ _REASONS = {
     Finish.CANCELLED: EndReason.CANCELLED,
     Finish.ERROR: EndReason.FAILED,
 }
-MOST_RESPONSES: Final = 4096
-"""Kept per session, the newest; every snapshot holds them all, so there must be a bound."""
+MOST_RESPONSES: Final = 1024
+"""Kept per session, the newest: every commit writes them all, some 2 KB each, and a pause waits."""
 Follower: TypeAlias = asyncio.Task[Response | None]
 """Its result is the ended response, None when the session was paused before."""
 FORGET_SECONDS: Final = 300.0
@@ -54,10 +54,16 @@ class Book:
     """All that outlives a request."""
 
     def __init__(
-        self, session: Session, metrics: Metrics, *, clock: Callable[[], float] = time.time
+        self,
+        session: Session,
+        metrics: Metrics,
+        *,
+        most_responses: int = MOST_RESPONSES,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._session = session
         self._metrics = metrics
+        self._most = most_responses
         self._clock = clock
         self._followers: dict[str, Follower] = {}
         self._timers: list[asyncio.TimerHandle] = []
@@ -107,7 +113,7 @@ class Book:
     def _make_room(self) -> None:
         """Forget the oldest ended responses beyond what is kept."""
         kept = self._session.documents(RESPONSES)
-        surplus = len(kept) + 1 - MOST_RESPONSES
+        surplus = len(kept) + 1 - self._most
         if surplus > 0:
             old = (name for name in list(kept) if name not in self._followers)
             for name in islice(old, surplus):

@@ -300,8 +300,8 @@ class Rig:
 
 
 @asynccontextmanager
-async def serving(session: Talker, *, api_key: str = KEY) -> AsyncIterator[Rig]:
-    server = Server(session, api_key=api_key, max_body_bytes=256 * 1024)
+async def serving(session: Talker, *, api_key: str = KEY, **settings: int) -> AsyncIterator[Rig]:
+    server = Server(session, api_key=api_key, max_body_bytes=256 * 1024, **settings)
     await server.start(host="127.0.0.1", port=0)
     server.adopt()
     url = f"http://127.0.0.1:{server.port}"

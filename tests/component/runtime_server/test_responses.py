@@ -319,3 +319,14 @@ async def test_a_cancelled_turn_does_not_join_its_conversation(
     )
     await client.responses.cancel(turn.id)
     assert [item async for item in client.conversations.items.list(made.id)] == []
+
+
+async def test_the_oldest_ended_responses_make_room(serve: Any, talker: Any) -> None:
+    async with serve(talker(), most_responses=3) as rig:
+        create = rig.client.responses.create
+        made = [(await create(model=MODEL, input=str(number))).id for number in range(5)]
+        for name in made[:2]:
+            with pytest.raises(openai.NotFoundError):
+                await rig.client.responses.retrieve(name)
+        for name in made[2:]:
+            assert (await rig.client.responses.retrieve(name)).status == "completed"

@@ -82,11 +82,13 @@ class Run:
         self.begin = perf_counter()
         self.session.start()
         self.serving.wait()
+        assert not self.endings, self.endings
 
     def ended(self, ending: Ending) -> None:
         self.at = perf_counter()
         self.endings.append(ending)
         self.over.set()
+        self.serving.set()
 
     def pause(self) -> dict[str, Any]:
         """Pause now; the times in milliseconds until it is durable."""

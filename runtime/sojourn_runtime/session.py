@@ -128,6 +128,7 @@ class Session:
 
     def start(self) -> None:
         """Open the model and go on, in a thread."""
+        self.stats.reached("listeningMs")
         self._thread.start()
 
     def pause(self) -> None:
@@ -149,6 +150,7 @@ class Session:
             model = self._open_model()
             self.context_length = model.context_length
             self._phase = "Restoring"
+            self.stats.reached("loadedMs")
             begin = time.perf_counter()
             worker = self._restore(model)
             self._loop(worker, begin)
@@ -246,6 +248,7 @@ class Session:
         if tokens:
             self._resumed = {"tokens": tokens, "restoreMs": _ms(seconds)}
         self._ready_at = time.monotonic()
+        self.stats.reached("servingMs")
         if self._pause_at is None:
             self._phase = "Serving"
             self._serving()
@@ -507,6 +510,7 @@ class Session:
             "allocator": _pool(opened) if opened else None,
             "yieldedMs": round(opened.worker.arbiter.yielded * 1000) if opened else 0,
             "resumed": resumed,
+            "startup": dict(self.stats.startup),
         }
 
     def _context_tokens(self) -> int:

@@ -4,9 +4,12 @@ Written by the engine's thread, read by the server's: plain numbers and bounded 
 """
 
 import math
+import os
+import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 WINDOW = 512
 """Latencies kept: the p95 then rests on the last 25 slowest, over some seconds of decode."""
@@ -23,6 +26,11 @@ class Stats:
     generated: int = 0
     ttft: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     itl: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    startup: dict[str, float] = field(default_factory=dict)
+    """Milliseconds from the process's begin to: listening, loaded, serving."""
+
+    def reached(self, what: str) -> None:
+        self.startup[what] = round(process_age() * 1000)
 
     def step(self, *, tokens: int, seconds: float) -> None:
         self.steps += 1
@@ -44,6 +52,13 @@ class Stats:
             "itlP95Ms": p95(tuple(self.itl)),
             "window": len(self.itl),
         }
+
+
+def process_age() -> float:
+    """Seconds since the kernel started this process, to its clock's 10 ms (proc(5), starttime)."""
+    after_name = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
+    started = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started
 
 
 def p95(seconds: Iterable[float]) -> float | None:

@@ -265,8 +265,8 @@ class Saver:
         keep, self._previous = used | self._previous, used
         for name in self._store.names():
             parsed = layout.parse(name)
-            if parsed is None:
-                continue
+            if parsed is None or parsed[1].epoch > self._epoch:
+                continue  # not ours, or of a start that has taken over since
             kind, place = parsed
             stale = name not in keep if kind == "segment" else place < oldest
             if stale:

@@ -12,7 +12,8 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -42,8 +43,8 @@ class Store(Protocol):
     sync_seconds: float
     """Time spent in fsync so far; benchmarks tell it apart."""
 
-    def names(self) -> Mapping[str, int]:
-        """Bytes of every object by name."""
+    def names(self) -> AbstractSet[str]:
+        """Every object there is."""
 
     def read(self, name: str) -> bytes: ...
 
@@ -60,7 +61,7 @@ class Store(Protocol):
     def delete(self, name: str) -> None: ...
 
 
-def newest(names: Mapping[str, int]) -> str:
+def newest(names: AbstractSet[str]) -> str:
     """Name of the newest manifest, "" for none."""
     commits = [found[1] for n in names if (found := layout.parse(n)) and found[0] == "manifest"]
     return max(commits).manifest if commits else ""
@@ -99,9 +100,9 @@ class FileStore:
             for stray in folder.glob(".*.draft"):  # of a process that died while it wrote
                 stray.unlink(missing_ok=True)
 
-    def names(self) -> Mapping[str, int]:
-        with _named(self._folder, "list"), os.scandir(self._folder) as entries:
-            return {e.name: e.stat().st_size for e in entries if not e.name.startswith(".")}
+    def names(self) -> AbstractSet[str]:
+        with _named(self._folder, "list"):
+            return {path.name for path in self._folder.iterdir() if path.name[0] != "."}
 
     def read(self, name: str) -> bytes:
         with _named(self._folder / name, "read"):
@@ -224,11 +225,11 @@ class MemoryStore:
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}"
 
-    def names(self) -> Mapping[str, int]:
+    def names(self) -> AbstractSet[str]:
         if not self._files.exists(self._folder):
-            return {}
-        found = self._files.ls(self._folder, detail=True)
-        return {entry["name"].rpartition("/")[2]: entry["size"] for entry in found}
+            return set()
+        found = self._files.ls(self._folder, detail=False)
+        return {name.rpartition("/")[2] for name in found}
 
     def read(self, name: str) -> bytes:
         with _named(self._path(name), "read"):

@@ -228,6 +228,18 @@ def test_a_claim_keeps_the_snapshot_that_it_builds_on(store: Store) -> None:
     assert len(load(store).blocks) == 2
 
 
+def test_an_earlier_start_that_still_tidies_leaves_the_later_one_alone(store: Store) -> None:
+    old = saver(store)
+    commit(old, 1)
+    new = saver(store, epoch=2)
+    commit(new, 2)
+    old._collect("manifest-1-1.json")
+    new.close()
+    assert {block.tokens[0] for block in load(store).blocks} == {1, 2}
+    for block in load(store).blocks:
+        read_block(store, block, memoryview(bytearray(IDENTITY.block_bytes)))
+
+
 def test_the_oldest_blocks_make_room_but_never_those_in_use(store: Store) -> None:
     writer = saver(store, budget=3 * IDENTITY.block_bytes)
     needed = frozenset({entry(1).name})

@@ -57,11 +57,6 @@ class Executor:
                 assert_never(action)
         return False
 
-    def look(self, world: World, key: str, *, lost_nodes: frozenset[str]) -> None:
-        """Bring one session in line with its status, which was just written."""
-        scene = view.scene(world, key, pods=world.pods_of(key), lost_nodes=lost_nodes)
-        self.step(world, scene)
-
     def step(self, world: World, scene: Scene) -> float | None:
         """One look at a session, carried out; when the clock alone asks for the next."""
         step = life.look(scene)

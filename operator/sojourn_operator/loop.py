@@ -24,6 +24,7 @@ from sojourn_operator.kinds import LEASES
 from sojourn_operator.leader import NotLeaderError
 from sojourn_operator.note import Note, Subject
 from sojourn_operator.planning import Planning
+from sojourn_operator.pod import Pod
 from sojourn_operator.scene import Runtime
 from sojourn_operator.view import World
 
@@ -59,6 +60,20 @@ class _Pass:
     deadlines: list[float] = field(default_factory=list)
     failed: set[str] = field(default_factory=set)
     """Sessions of which a step went wrong: nothing more is done for them in this pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class _AtHand:
+    """The picture that the actions of one plan are carried out on.
+
+    `sessions` are those of `world`; the one of an action is brought up to date in it, since an
+    earlier action of the plan may have written to it.
+    """
+
+    world: World
+    sessions: dict[str, Seen]
+    pods: Mapping[str, list[Pod]]
+    lost_nodes: frozenset[str]
 
 
 class Loop:
@@ -153,9 +168,10 @@ class Loop:
             log.warning("%s", news)
             self._teller.tell(_of_the_lease(self._config, news), now=now)
         _count(state)
+        at_hand = _AtHand(world, sessions, world.pods_by_session(), world.lost_nodes())
         for action in found.actions:
             if action.session not in troubles:
-                self._act(this, world, sessions, action)
+                self._act(this, at_hand, action)
         self._hold_back(this, state, troubles=troubles)
         with self._counted(this, "", "upkeep"):
             self._upkeep.after(self._world(now), state)
@@ -221,22 +237,22 @@ class Loop:
             metrics.ERRORS.labels(what).inc()
             log.warning("%s: %s; tried again", key, error)
 
-    def _act(
-        self, this: _Pass, world: World, sessions: dict[str, Seen], action: plan.Action
-    ) -> None:
-        """Carry out one action, unless something it builds upon went wrong.
-
-        `sessions` are those of `world`; the one of the action is brought up to date in it, since
-        an earlier action of this pass may have written to it.
-        """
+    def _act(self, this: _Pass, at_hand: _AtHand, action: plan.Action) -> None:
+        """Carry out one action, unless something it builds upon went wrong."""
         key = action.session
         by = action.by if isinstance(action, plan.Pause) else ""
-        if this.failed & {key, by} or not self._refresh(sessions, key):
+        if this.failed & {key, by} or not self._refresh(at_hand.sessions, key):
             return
         metrics.ACTIONS.labels(type(action).__name__).inc()
         with self._counted(this, key, "action"):
-            if self._executor.do(world, action) and self._refresh(sessions, key):
-                self._executor.look(world, key, lost_nodes=world.lost_nodes())
+            if self._executor.do(at_hand.world, action) and self._refresh(at_hand.sessions, key):
+                scene = view.scene(
+                    at_hand.world,
+                    key,
+                    pods=at_hand.pods.get(key, ()),
+                    lost_nodes=at_hand.lost_nodes,
+                )
+                self._executor.step(at_hand.world, scene)
 
     def _refresh(self, sessions: dict[str, Seen], key: str) -> bool:
         seen = self._cache.sessions.get(key)

@@ -61,9 +61,6 @@ class World:
     purges: bool = False
     """The store is mounted: what is deleted there, a pod deletes."""
 
-    def pods_of(self, key: str) -> list[Pod]:
-        return [pod for pod in self.pods.values() if pod.key == key]
-
     @property
     def owners(self) -> Mapping[str, Tenant]:
         """Whose each namespace is."""
@@ -120,8 +117,16 @@ def state(world: World, *, blocked: frozenset[str]) -> plan.State:
     """What the plan decides from; sessions in `blocked` cannot start whatever it says."""
     belongs = tenants_by_namespace(world.tenants.values())
     pods = world.pods_by_session()
+    size = slice_bytes(world.gpu_nodes.values())
     sessions = {
-        key: _session(world, seen, tenant=belongs, pods=pods.get(key, ()), blocked=key in blocked)
+        key: _session(
+            world,
+            seen,
+            tenant=belongs,
+            pods=pods.get(key, ()),
+            blocked=key in blocked,
+            size=size,
+        )
         for key, seen in world.sessions.items()
     }
     return plan.State(
@@ -237,6 +242,7 @@ def _session(
     tenant: Mapping[str, Tenant],
     pods: Iterable[Pod],
     blocked: bool,
+    size: int,
 ) -> plan.Session:
     session = seen.session
     status = session.status
@@ -254,7 +260,6 @@ def _session(
         wants = plan.Request(slices=1)
     else:
         share = share_of(session, tier, owner)
-        size = slice_bytes(world.gpu_nodes.values())
         wants = request(session, model, share=share, slice_bytes=size)
     return plan.Session(
         key=f"{meta.namespace}/{meta.name}",

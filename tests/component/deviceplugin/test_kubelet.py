@@ -7,6 +7,7 @@ from devicerig import Rig, until
 from fakekubelet import UnexpectedAdmissionError
 from fakenvml import machine as fake
 from sojourn_api import arbiter, names
+from sojourn_deviceplugin.config import DeviceList
 
 GPU0, GPU1 = names.gpu_resource(0), names.gpu_resource(1)
 
@@ -33,6 +34,14 @@ def test_a_container_is_told_its_gpu_bytes_and_pages(rig: Rig) -> None:
     slot = given.envs[names.env_gpu_slot(0)]
     assert Path(own.host_path) == Path(everybody.host_path) / slot / "pod"
     arbiter.Page(Path(own.host_path)).close()
+
+
+def test_with_cdi_the_gpu_is_named_and_no_device_file_given(rig: Rig) -> None:
+    rig.settings |= {"device_list_strategy": DeviceList.CDI, "cdi_kind": "example.com/gpu"}
+    rig.ready()
+    given = rig.kubelet.admit("s-1", {GPU0: 12}).responses[GPU0]
+    assert [device.name for device in given.cdi_devices] == [f"example.com/gpu={fake.uuid(0)}"]
+    assert not given.devices
 
 
 def test_two_gpus_in_one_pod_share_no_key_and_no_mount(rig: Rig) -> None:

@@ -80,6 +80,8 @@ def test_a_pause_in_the_middle_of_a_prefill_changes_nothing(
     pod.start()
     found = list(pod.deltas(response))
     assert pod.status()["resumed"]["recomputedTokens"] == 0
+    startup = pod.status()["startup"]
+    assert 0 < startup["listeningMs"] <= startup["loadedMs"] <= startup["servingMs"]
     again = pod.post("/v1/responses", **body(seed=seed, text=LONG))["id"]
     check(found, list(pod.deltas(again)))
 

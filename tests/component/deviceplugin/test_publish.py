@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from devicerig import Rig, until
+from prometheus_client import generate_latest
 from sojourn_api import arbiter, names
 from sojourn_api.parse import parse_gpu_node
 from sojourn_deviceplugin.kube import Access
@@ -210,6 +212,28 @@ def test_a_grant_gets_its_pods_tier(rig: Rig, server: Server) -> None:
     assert took < 3
     assert arbiter.read_tier(grants, slot).share == 700
     assert server.queries[0] == "/api/v1/pods?fieldSelector=spec.nodeName%3Dnode"
+
+
+def test_all_metrics_stand_in_the_docs_and_all_of_the_docs_exist(rig: Rig, server: Server) -> None:
+    plugin = start(rig, server)
+    session = pod("s-1", priority=2500, slices=30)
+    server.pods = [session]
+    given = rig.kubelet.admit("s-1", {GPU0: 30}).responses[GPU0]
+    page = arbiter.Page(Path(given.mounts[1].host_path))
+    page.allocator(reserved=40, used=30, inactive_split=5, largest_free=4)
+    until(lambda: any(grant.tier.priority == 2500 for grant in plugin.node.snapshot()[2]))
+    text = generate_latest(plugin.metrics.registry).decode()
+    families = re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE)
+    actual = {name for name in families if not name.endswith("_created")}
+    page_text = (Path(__file__).parents[3] / "docs" / "deviceplugin.md").read_text()
+    table = page_text.partition("## Metrics")[2].partition("## Rights")[0]
+    assert set(re.findall(r"`(sojourn_\w+)`", table)) == actual
+    key = {"gpu": "0", "namespace": "default", "pod": "s-1"}
+    value = plugin.metrics.registry.get_sample_value
+    assert value("sojourn_grant_allocator_largest_free_bytes", key) == 4
+    assert value("sojourn_grant_enforcement", key | {"enforcement": "runtime"}) == 1
+    page.close()
+    assert value("sojourn_grant_enforcement", key | {"enforcement": "none"}) == 1
 
 
 def test_a_tier_outlives_the_plugin(rig: Rig, server: Server) -> None:

@@ -13,6 +13,8 @@ import json
 import random
 import resource
 import statistics
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +22,27 @@ from baselines import POLICIES, baseline
 from experiment import MakePlacer, Placer, churn, fill, quantile
 from openb import Machine, Pod, read_machines, read_pods
 from ours import OurPlacer, mix_from
+from sojourn_operator.plan.score import Weights
 from sojourn_operator.plan.state import Mix
 
 CHOICES = ("sojourn", "fgd", *POLICIES)
 
 
-def maker(policy: str, mix: str) -> MakePlacer:
+def weights_from(changes: Iterable[str]) -> Weights:
+    """The operator's weights with `name=value` changes, to see what each ingredient is worth."""
+    pairs = (change.partition("=") for change in changes)
+    return replace(Weights(), **{name: float(value) for name, _, value in pairs})
+
+
+def maker(policy: str, mix: str, changes: Iterable[str] = ()) -> MakePlacer:
     """How to make the placer of a policy for a run."""
+    weights = weights_from(changes)
 
     def make(machines: list[Machine], pods: list[Pod], rng: random.Random) -> Placer:
         if policy != "sojourn":
             return baseline(policy, machines, pods, rng=rng)
         known = mix_from(pods) if mix == "declared" else Mix()
-        return OurPlacer(machines, mix=known, observe=mix == "observed")
+        return OurPlacer(machines, mix=known, observe=mix == "observed", weights=weights)
 
     return make
 
@@ -51,7 +61,12 @@ def stretched(machines: list[Machine], times: int) -> list[Machine]:
 def one_fill(args: argparse.Namespace, machines: list[Machine], pods: list[Pod], seed: int) -> Any:
     """One seed of the published experiment."""
     result = fill(
-        machines, pods, maker(args.policy, args.mix), seed=seed, order=args.order, until=args.until
+        machines,
+        pods,
+        maker(args.policy, args.mix, args.weight),
+        seed=seed,
+        order=args.order,
+        until=args.until,
     )
     if args.log:
         with args.log.open("w", newline="") as file:
@@ -79,7 +94,7 @@ def times(seconds: list[float]) -> dict[str, float]:
 
 def one_churn(args: argparse.Namespace, machines: list[Machine], pods: list[Pod], seed: int) -> Any:
     """One seed of churn at the given load."""
-    make = maker(args.policy, args.mix)
+    make = maker(args.policy, args.mix, args.weight)
     result = churn(machines, pods, make, seed=seed, load=args.load / 100, moves_per_100=args.moves)
     return {
         "seed": seed,
@@ -110,6 +125,7 @@ def parser() -> argparse.ArgumentParser:
     add("--seeds", type=int, default=1, help="how many seeds, counted up from --seed")
     add("--order", default="seed", help="of machines: seed, name, reverse or large-first")
     add("--mix", choices=("declared", "observed", "none"), default="declared")
+    add("--weight", action="append", default=[], help="of the policy, name=value; repeatable")
     add("--until", type=float, default=1.0, help="arrivals, as a multiple of the GPUs")
     add("--times", type=int, default=1, help="repeat cluster and trace so many times")
     add("--churn", action="store_true", help="let pods leave; prints what is rejected")

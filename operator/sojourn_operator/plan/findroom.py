@@ -17,8 +17,6 @@ from sojourn_operator.plan.victims import Candidate, Claim, candidate, find_clai
 
 CLOSE_CALLS: Final = 4
 """Claims that are looked at for homes of their victims: a guess; each home costs a decision."""
-TRIALS: Final = 64
-"""Nodes that are simulated at most for one claimant of one GPU before the next tier is tried."""
 
 
 class RoomFinder:
@@ -55,12 +53,13 @@ class RoomFinder:
                 need=need,
                 going=turn.leaving_from,
                 who=self._who,
+                least=None if turn.state.tenants else self._least,
             )
             for found in offers(search, self._tiers()):
-                nodes = list(dict.fromkeys(spot[0] for _, spot in found))[:TRIALS]
+                nodes = list(dict.fromkeys(spot[0] for _, spot in found.best))
                 for at in range(0, len(nodes), CLOSE_CALLS):
                     some = nodes[at : at + CLOSE_CALLS]
-                    claims = self._among(some, shards, options=len(found))
+                    claims = self._among(some, shards, options=found.count)
                     if claims:
                         return claims
             if not self._skipped:
@@ -102,7 +101,7 @@ class RoomFinder:
         ]
         if self._cooling or not pause:
             return self._simulate(needs, lambda _: [], options)
-        return self._simulate(needs, self._on_node, options)
+        return self._simulate(needs, self.on_node, options)
 
     def _simulate(
         self,
@@ -131,10 +130,16 @@ class RoomFinder:
 
         return allowed
 
-    def _on_node(self, node: str) -> list[Candidate]:
+    def on_node(self, node: str) -> list[Candidate]:
         """Sessions on a node that the claimant may send away."""
         keys = self._turn.board.holders.get(node, {})
         return [one for key in keys if (one := self._who(key)) is not None]
+
+    def _least(self, key: str) -> tuple[float, float, float]:
+        """What a session costs at least while there are no tenants; `candidate` says the same."""
+        session = self._turn.state.sessions[key]
+        priority = priority_of(self._turn.state, session)
+        return priority, -max(session.request.share, 1), session.save_bytes
 
     def _who(self, key: str) -> Candidate | None:
         """A session as a candidate, None if it may not be sent away."""

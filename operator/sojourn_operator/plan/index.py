@@ -18,6 +18,8 @@ from sojourn_operator.plan.score import Policy
 from sojourn_operator.plan.state import Request
 
 TIE_BITS: Final = 40
+MOST_ROWS: Final = 4096
+"""Kinds of request beyond which all rows are dropped and made anew as they are asked for."""
 BACKLOG: Final = 256
 """Changes after which a row is brought up to date unasked: bounds the slowest decision."""
 
@@ -124,6 +126,9 @@ class Index:
     def _of(self, request: Request, shards: int) -> Row:
         row = self._rows.get((request, shards))
         if row is None:
+            if len(self._rows) >= MOST_ROWS:
+                self._rows.clear()
+                self._makers = Needs()
             row = self._rows[request, shards] = Row(request, shards, self._makers)
         return row
 

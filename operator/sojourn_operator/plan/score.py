@@ -27,20 +27,20 @@ class Weights:
     """How much each cost counts; found by simulation of mixes, see docs/benchmarks.md."""
 
     worth: float = 1.0
-    shortage: float = 0.449
+    shortage: float = 0.447
     """Per thousandth of free GPU that the node's free CPU cannot serve."""
     surplus: float = 0.111
     """Per thousandth of a GPU that the node's spare CPU could have served."""
-    shortage_from: float = 0.65
+    shortage_from: float = 0.45
     """CPU per GPU, in multiples of the mix's, below which CPU is short."""
     surplus_from: float = 1.496
-    split: float = 0.024
+    split: float = 0.0293
     """Per thousandth that those who ask for several GPUs of a node lose by a split."""
     fresh: float = 9.76
     """For a node that is wholly free until now."""
     opened: float = 50.7
     """For a GPU that is wholly free until now and will not be wholly taken."""
-    scarce: float = 0.423
+    scarce: float = 0.391
     scarce_power: float = 0.807
     """Of a model's demand over supply, by those who accept few models."""
     step: float = 50.0
@@ -143,7 +143,7 @@ class Policy:
         """The GPU whose remainder loses least worth, then the tightest."""
         slices, free, free_slices, left = need.slices, room.parts, room.slices, room.left
         worth = self._site(room.node).worth
-        sizes, opened = need.sizes, self.weights.opened / self.weights.worth
+        sizes, opened = need.sizes, self.weights.opened / max(self.weights.worth, 0.001)
         best = -1
         least, tightest = 0.0, 0
         for index, parts in enumerate(need.parts):

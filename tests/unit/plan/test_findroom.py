@@ -1,0 +1,77 @@
+"""The quick search for room finds what simulating every node finds."""
+
+import random
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from sojourn_operator.plan import Session
+from sojourn_operator.plan.board import Board
+from sojourn_operator.plan.findroom import CLOSE_CALLS, RoomFinder
+from sojourn_operator.plan.placer import Placer
+from sojourn_operator.plan.turn import Turn
+from sojourn_operator.plan.victims import find_claims
+
+from tests.unit.plan_builders import node, on, running, session, state
+
+
+def crowded(rng: random.Random) -> list[Session]:
+    """Nearly every GPU of six nodes of four is full."""
+    held = []
+    for number in range(6 * 4):
+        left = 80
+        while left >= 10 and rng.random() < 0.9:
+            slices = rng.choice([size for size in (10, 20, 40, 60) if size <= left])
+            left -= slices
+            held.append(
+                running(
+                    f"r{number}-{left}",
+                    on(f"n{number // 4}", number % 4, slices=slices),
+                    rng.choice(["gold", "silver", "silver", "bronze"]),
+                    save_bytes=rng.randint(0, 5) * 10**6,
+                    since=float(rng.randint(0, 900)),
+                )
+            )
+    return held
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6))
+def test_the_quick_search_and_the_simulation_of_all_nodes_agree(seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311
+    claimant = session("g", rng.choice(["gold", "silver"]), rng.choice([40, 60, 80]))
+    world = state([node(f"n{i}", 4) for i in range(6)], [*crowded(rng), claimant])
+    board = Board(Placer())
+    board.update(world)
+    assume(board.placer.find(claimant.request, 1) is None)
+    turn = Turn(state=world, board=board)
+    finder = RoomFinder(turn, claimant)
+    quick = finder.find()
+    need_on = board.placer.index.needs(claimant.request, 1)
+    whole = find_claims(
+        board.placer,
+        [(room, need) for room in board.placer.rooms.values() if (need := need_on(room))],
+        leaving=turn.leaving_from,
+        candidates=finder.on_node,
+        count=CLOSE_CALLS,
+    )
+    assert [(one.place, one.victims) for one in quick[:1]] == [
+        (one.place, one.victims) for one in whole[:1]
+    ]
+
+
+def test_a_node_short_of_cpu_is_cleared_by_whoever_holds_it() -> None:
+    busy = running("b", on("a", 0, slices=1), "bronze", cpu_milli=64_000)
+    world = state([node("a", 2)], [busy, session("g", "gold", cpu_milli=1000)])
+    board = Board(Placer())
+    board.update(world)
+    (claim,) = RoomFinder(Turn(state=world, board=board), world.sessions["llm/g"]).find()[:1]
+    assert [victim.key for victim in claim.victims] == ["llm/b"]
+
+
+def test_the_offers_are_counted_for_the_message() -> None:
+    held = [running(f"s{i}", on("a", i, slices=60), save_bytes=i) for i in range(4)]
+    world = state([node("a", 4)], [*held, session("g", "gold")])
+    board = Board(Placer())
+    board.update(world)
+    claims = RoomFinder(Turn(state=world, board=board), world.sessions["llm/g"]).find()
+    assert claims[0].options == 4

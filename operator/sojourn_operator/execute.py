@@ -7,13 +7,16 @@ nothing; one whose session has meanwhile changed its mind is dropped, and the ne
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from sojourn_api.names import READY
 from sojourn_api.objects import Session
 
 from sojourn_operator import life, orders, plan, reasons, view
+from sojourn_operator.act import status as conditions
 from sojourn_operator.act.apply import Hands
 from sojourn_operator.act.events import Teller
 from sojourn_operator.note import Note, Subject
 from sojourn_operator.plan import actions
+from sojourn_operator.quiet import Quiet
 from sojourn_operator.scene import Scene
 from sojourn_operator.view import World
 
@@ -33,6 +36,15 @@ class Executor:
     def __init__(self, hands: Hands, *, teller: Teller) -> None:
         self._hands = hands
         self._teller = teller
+        self._quiet = Quiet()
+
+    def held_until(self, action: plan.Action, session: Session, *, now: float) -> float | None:
+        """When an action may be told that only brings new numbers; None: now."""
+        if not isinstance(action, plan.Wait):
+            return None
+        if conditions.of(session.status, READY).reason != orders.shown(action.reason):
+            return None
+        return self._quiet.until(action.session, now=now)
 
     def do(self, world: World, action: plan.Action) -> bool:
         """Carry out one action; True if the session has to be looked at again."""
@@ -144,7 +156,8 @@ class Executor:
             note = Note(subject, reasons.WAITING_FOR_ROOM, message, once_per=once, same="")
             self._teller.tell(note, now=now)
         status = orders.waiting(session, reason=reason, message=message, now=now)
-        self._hands.write_status(session, status)
+        if self._hands.write_status(session, status):
+            self._quiet.spoke(f"{session.meta.namespace}/{session.meta.name}", now=now)
 
 
 def _pause_word(world: World, session: Session, action: plan.Pause) -> str:

@@ -243,6 +243,11 @@ class Loop:
         by = action.by if isinstance(action, plan.Pause) else ""
         if this.failed & {key, by} or not self._refresh(at_hand.sessions, key):
             return
+        session = at_hand.sessions[key].session
+        held_until = self._executor.held_until(action, session, now=this.now)
+        if held_until is not None:
+            this.deadlines.append(held_until)
+            return
         metrics.ACTIONS.labels(type(action).__name__).inc()
         with self._counted(this, key, "action"):
             if self._executor.do(at_hand.world, action) and self._refresh(at_hand.sessions, key):

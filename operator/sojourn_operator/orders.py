@@ -79,15 +79,22 @@ def told_to_pause(
     )
 
 
+def shown(reason: str) -> str:
+    """A reason of the plan as the Ready condition has it."""
+    return reasons.WAITING_FOR_ROOM if reason in FOR_ROOM else reason
+
+
 def waiting(session: Session, *, reason: str, message: str, now: float) -> SessionStatus:
     """Why it has no place, in the plan's words; a failed session tells of its failure first."""
     if reason == actions.BACK_OFF and session.status.failure is not None:
         return session.status
-    shown = reasons.WAITING_FOR_ROOM if reason in FOR_ROOM else reason
     paused = conditions.of(session.status, PAUSED)
     if paused.status == TRUE:
         message = f"paused ({paused.reason}); {message}"
-    verdicts = [Verdict(READY, FALSE, shown, message), Verdict(PLACED, FALSE, reason, message)]
+    verdicts = [
+        Verdict(READY, FALSE, shown(reason), message),
+        Verdict(PLACED, FALSE, reason, message),
+    ]
     if paused.reason == conditions.PENDING:
         verdicts.append(Verdict(PAUSED, FALSE, reasons.NOT_STARTED, "it was not started yet"))
         text = "there is no context yet"

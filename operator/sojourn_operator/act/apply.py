@@ -58,15 +58,16 @@ class Hands:
         if step.finish:
             self._finish(session)
 
-    def write_status(self, session: Session, status: SessionStatus) -> None:
-        """By server-side apply, if it differs from what is there."""
+    def write_status(self, session: Session, status: SessionStatus) -> bool:
+        """By server-side apply, if it differs from what is there; True if it did."""
         if status == session.status:
-            return
+            return False
         wanted = status_to_raw(status)
         if wanted == status_to_raw(session.status):
-            return
+            return False
         body = {"metadata": _identity(session), "status": wanted}
         self._cache.sessions.offer(self._api.apply(SESSIONS, body, subresource="status"))
+        return True
 
     def hold(self, session: Session) -> None:
         """Our finalizer: from its first start on, a session is more than its object."""

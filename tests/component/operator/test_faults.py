@@ -272,3 +272,17 @@ def test_a_forbidden_tier_is_refused_with_its_reason(rig: Rig) -> None:
         return bool(status.get("shareUsed") == 100 and status.get("sessions") == 1)
 
     wait_until(used, what="the tenant's figures")
+
+
+def test_a_node_that_is_about_to_go_is_left_before_it_goes(rig: Rig) -> None:
+    """As the cluster autoscaler announces it."""
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("chat", tier="gold")
+    rig.until_ready("chat")
+    rig.nodes.add_node("node-b")
+    taint = {"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}
+    rig.core.patch_node("node-a", {"spec": {"taints": [taint]}})
+    status = rig.until_ready("chat", epoch=2)
+    assert status["node"] == "node-b"
+    assert status["snapshot"]["epoch"] == 1

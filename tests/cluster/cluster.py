@@ -16,7 +16,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from localcluster import binaries, fakegpus, forward, images, lifecycle, models, node, processes
 from localcluster.layers import forget_unused, image_cache
-from localcluster.locks import exclusive
 from localcluster.paths import AUDIT_LOG, CLUSTER_FOLDER, KUBECONFIG, LOGS, NODES
 
 
@@ -58,9 +57,8 @@ def _kubeconfig(_: argparse.Namespace) -> None:
 
 def _images(_: argparse.Namespace) -> None:
     started = time.monotonic()
-    with exclusive("images"):
-        built = [*images.build_basic(), *images.build_components()]
-        forget_unused()
+    built = [*images.build_basic(), *images.build_components()]
+    forget_unused()
     for image in built:
         print(f"{image.name} {image.manifest.digest}")
     if lifecycle.is_running():

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from localcluster.paths import CGROUP
+from localcluster.paths import NAME
 from localcluster.processes import wait_until
 
 HIERARCHIES = Path("/sys/fs/cgroup")
@@ -20,7 +20,7 @@ def _roots() -> Iterator[Path]:
 
 
 def root_of(node_name: str) -> str:
-    return f"/{CGROUP}/{node_name}"
+    return f"/{NAME}/{node_name}"
 
 
 def create(node_name: str) -> None:
@@ -36,17 +36,17 @@ def create(node_name: str) -> None:
 
 
 def exist() -> bool:
-    return any((hierarchy / CGROUP).exists() for hierarchy in _roots())
+    return any((hierarchy / NAME).exists() for hierarchy in _roots())
 
 
 def delete() -> None:
     """The kernel empties a group a moment after its last process has ended, so this may retry."""
-    wait_until(_all_deleted, what=f"the cgroups {CGROUP} to be empty", seconds=10)
+    wait_until(_all_deleted, what=f"the cgroups {NAME} to be empty", seconds=10)
 
 
 def _all_deleted() -> bool:
     for hierarchy in _roots():
-        for folder, _, _ in os.walk(hierarchy / CGROUP, topdown=False):
+        for folder, _, _ in os.walk(hierarchy / NAME, topdown=False):
             try:
                 Path(folder).rmdir()
             except FileNotFoundError:

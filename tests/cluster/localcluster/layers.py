@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from localcluster.locks import exclusive
 from localcluster.paths import cache_folder
 
 
@@ -49,11 +50,24 @@ def key_of(*parts: str | bytes) -> str:
 def layer(name: str, key: str, fill: Callable[[Path], None], *, keep_times: bool = False) -> Blob:
     """The layer that `fill` makes in an empty folder, unless it was made before under this key."""
     record = _record(name, key)
-    if record.exists():
-        blob = Blob(**json.loads(record.read_text()))
-        if blob.path.exists():
-            _mark_used(record, blob.path)
-            return blob
+    blob = _known(record)
+    if blob is not None:
+        return blob
+    with exclusive("images"):
+        return _known(record) or _build(name, record, fill, keep_times=keep_times)
+
+
+def _known(record: Path) -> Blob | None:
+    if not record.exists():
+        return None
+    blob = Blob(**json.loads(record.read_text()))
+    if not blob.path.exists():
+        return None
+    _mark_used(record, blob.path)
+    return blob
+
+
+def _build(name: str, record: Path, fill: Callable[[Path], None], *, keep_times: bool) -> Blob:
     print(f"building image layer {name} ...", flush=True)
     with scratch() as folder:
         fill(folder)

@@ -31,6 +31,7 @@ from localcluster.paths import (
     FORWARDED_API_PORT,
     KUBECONFIG,
     LOGS,
+    NAME,
     NETWORK_NAMESPACE,
     NODES,
     STATE,
@@ -97,10 +98,9 @@ def up() -> bool:
     if problems:
         raise ClusterError("this machine lacks:\n" + "\n".join(map(str, problems)))
     programs = binaries.ensure(*(n for n in binaries.BINARIES if n in _NEEDED))
-    with exclusive("images"):
-        basic = images.build_basic()
-        models.fetch()
-    with exclusive("cluster"):
+    basic = images.build_basic()
+    models.fetch()
+    with exclusive(NAME):
         if is_running():
             # Never stopped from here: somebody may use it.
             processes.wait_until(_nodes_ready, what="the running cluster's nodes", seconds=60)
@@ -116,7 +116,7 @@ def up() -> bool:
 
 
 def down() -> None:
-    with exclusive("cluster"):
+    with exclusive(NAME):
         _clean()
 
 

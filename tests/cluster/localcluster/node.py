@@ -16,6 +16,7 @@ from localcluster.controlplane import ControlPlane
 from localcluster.paths import (
     DATA,
     FIRST_SERVICE_ADDRESS,
+    NAME,
     NETWORK_NAMESPACE,
     NODES,
     READY_FILE,
@@ -93,7 +94,7 @@ def command_on(node_name: str, command: Sequence[str]) -> list[str]:
 
 def _images_kept_of(node: Node) -> Path:
     """Kept between clusters, as a machine's disk is between boots: unpacking takes the longest."""
-    return cache_folder() / "containerd" / node.name
+    return cache_folder() / "containerd" / NAME / node.name
 
 
 def wait_for_containerd(node: Node) -> None:
@@ -116,7 +117,13 @@ def remove_mount_points() -> None:
     """Those that `up` had to make on the host. They are empty: nodes wrote into their own."""
     if not _MADE_FOLDERS.exists():
         return
-    for folder in json.loads(_MADE_FOLDERS.read_text()):
+    made = json.loads(_MADE_FOLDERS.read_text())
+    for other in Path("/run").glob(f"sojourn-*/{_MADE_FOLDERS.name}"):
+        if other != _MADE_FOLDERS:
+            # Another cluster has its mounts on them, and removing them here would undo those.
+            other.write_text(json.dumps(sorted({*made, *json.loads(other.read_text())})))
+            return
+    for folder in made:
         if Path(folder).is_dir() and not any(Path(folder).iterdir()):
             Path(folder).rmdir()
 

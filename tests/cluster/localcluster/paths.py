@@ -1,4 +1,4 @@
-"""Where things lie, and the addresses of the one cluster that a machine can run.
+"""Where things lie, and the addresses inside the cluster.
 
 Kept between clusters: the cache. As long as the cluster lives: state (small, short socket paths)
 and data (large, on a disk). All of it is outside the checkout, so that a second checkout builds
@@ -6,21 +6,27 @@ nothing and `git status` stays clean.
 """
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 CLUSTER_FOLDER = Path(__file__).resolve().parent.parent
 CHECKOUT = CLUSTER_FOLDER.parent.parent
 
-STATE = Path("/run/sojourn-cluster")
+# A second cluster beside the first has another name: sojourn-test, for instance.
+NAME = os.environ.get("SOJOURN_CLUSTER", "sojourn-cluster")
+if not re.fullmatch(r"sojourn-[a-z0-9-]{1,20}", NAME):
+    raise SystemExit(f"SOJOURN_CLUSTER={NAME}: a name like sojourn-test, of at most 28 characters")
+
+STATE = Path("/run") / NAME
 # Not under /run: that is often a tmpfs mounted noexec, where no container can start.
-DATA = Path("/var/lib/sojourn-cluster")
+DATA = Path("/var/lib") / NAME
 KUBECONFIG = STATE / "kubeconfig"
 AUDIT_LOG = STATE / "audit.log"
 LOGS = STATE / "logs"
 READY_FILE = STATE / "control-plane-ready"
 
-NETWORK_NAMESPACE = Path("/run/netns/sojourn-cluster")
+NETWORK_NAMESPACE = Path("/run/netns") / NAME
 BRIDGE = "sojourn0"
 API_ADDRESS = "10.243.0.1"
 API_PORT = 6443
@@ -29,7 +35,6 @@ FORWARDED_API_PORT = 16443
 POD_RANGE = "10.244.0.0/16"
 SERVICE_RANGE = "10.96.0.0/16"
 FIRST_SERVICE_ADDRESS = "10.96.0.1"
-CGROUP = "sojourn-cluster"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from localcluster import forward, processes
 from localcluster.cgroups import HIERARCHIES
-from localcluster.paths import CGROUP, DATA, NETWORK_NAMESPACE, STATE
+from localcluster.paths import DATA, NAME, NETWORK_NAMESPACE, STATE
 from localcluster.processes import Process
 
 _FIXED_PATHS = (
@@ -31,7 +31,7 @@ class Traces:
 def of_host() -> Traces:
     mounts = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
     rules = _lines("iptables-save")
-    groups = [path for root in HIERARCHIES.iterdir() for path in root.glob(f"{CGROUP}*")]
+    groups = [path for root in HIERARCHIES.iterdir() for path in root.glob(f"{NAME}*")]
     folders = (STATE, DATA, NETWORK_NAMESPACE, *map(Path, _FIXED_PATHS))
     return Traces(
         mounts=frozenset(mounts),

@@ -74,25 +74,23 @@ class Run:
     prefill_s: float
 
 
-def ours(weights: Weights, *, threads: int, tokens: int) -> dict[int, Run]:
-    """Runs by batch size; greedy, every step from the tokens of the one before."""
-    return {batch: decode(weights, batch, threads=threads, tokens=tokens) for batch in BATCHES}
-
-
-def decode(weights: Weights, batch: int, *, threads: int, tokens: int) -> Run:
+def decode(
+    weights: Weights, batch: int, *, threads: int, tokens: int, clock: Callable[[], float]
+) -> Run:
+    """Greedy, every step from the tokens of the one before."""
     each = -(-(CONTEXT + tokens + 1) // BLOCK_TOKENS)
     tables = [range(n * each, (n + 1) * each) for n in range(batch)]
     ids = np.random.default_rng(0).integers(0, weights.config.vocab_size, (batch, CONTEXT))
     prompts = [Segment(row, 0, table) for row, table in zip(ids, tables, strict=True)]
     runner = CpuRunner(weights, num_blocks=batch * each, threads=threads)
     forward(runner, prompts)
-    times = [time.perf_counter()]
+    times = [clock()]
     chosen = forward(runner, prompts).argmax(-1)
-    times.append(time.perf_counter())
+    times.append(clock())
     for position in range(CONTEXT, CONTEXT + tokens):
         step = [Segment([t], position, b) for t, b in zip(chosen, tables, strict=True)]
         chosen = forward(runner, step).argmax(-1)
-        times.append(time.perf_counter())
+        times.append(clock())
     runner.close()
     first, *steps = (after - before for before, after in itertools.pairwise(times))
     return Run(step_s=steps, prefill_s=first)
@@ -183,14 +181,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=64, help="decoded per round and sequence")
     parser.add_argument("--threads", type=int, default=usable_cpus())
+    parser.add_argument(
+        "--cpu-clock",
+        action="store_true",
+        help="one thread, and its processor time: comparable on a busy machine",
+    )
     parser.add_argument("--out", type=Path, help="where to write JSON")
     given = parser.parse_args()
+    clock = time.thread_time if given.cpu_clock else time.perf_counter
+    if given.cpu_clock:
+        given.threads = 1
     weights = open_weights(str(given.model), cache_dir=given.cache)
     ids = Tokenizer(weights).encode(TEXT)
     report: dict[str, Any] = {
         "commit": commit(),
         "processor": processor(),
         "threads": given.threads,
+        "clock": "processor time" if given.cpu_clock else "wall",
         "load_before": round(os.getloadavg()[0], 1),
         "opening": opening(given.model),
     }
@@ -200,10 +207,18 @@ def main() -> None:
         command = [sys.executable, str(PEER), str(given.model), str(given.cache)]
         command += ["--batches", *map(str, BATCHES), "--context", str(CONTEXT)]
         command += ["--tokens", str(given.tokens), "--threads", str(given.threads)]
+        command += ["--cpu-clock"] * given.cpu_clock
         command += ["--logits", str(logits), "--ids", *map(str, ids)]
         path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), given.peer_path])
         for _ in range(given.rounds):
-            mine.append(ours(weights, threads=given.threads, tokens=given.tokens))
+            mine.append(
+                {
+                    batch: decode(
+                        weights, batch, threads=given.threads, tokens=given.tokens, clock=clock
+                    )
+                    for batch in BATCHES
+                }
+            )
             if given.peer_path:
                 peers.append(theirs(command, {**os.environ, "PYTHONPATH": path}))
         if peers:

@@ -8,7 +8,7 @@ import argparse
 import itertools
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,20 +73,21 @@ def state_dict(weights: Weights) -> Iterator[tuple[str, Any]]:
 class Stamps(BaseStreamer):  # type: ignore[misc]
     """Notes when each token comes; the first call brings the prompt."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
         self.times: list[float] = []
 
     def put(self, value: Any) -> None:
         del value
-        self.times.append(time.perf_counter())
+        self.times.append(self.clock())
 
     def end(self) -> None:
         pass
 
 
-def generate(model: Any, prompt: torch.Tensor, new: int) -> list[float]:
+def generate(model: Any, prompt: torch.Tensor, new: int, clock: Callable[[], float]) -> list[float]:
     """When the prompt was taken, and when each new token came."""
-    stamps = Stamps()
+    stamps = Stamps(clock)
     model.generate(
         prompt,
         attention_mask=torch.ones_like(prompt),
@@ -109,7 +110,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--logits", type=Path, help="where to put the logits of the text's ids")
     parser.add_argument("--ids", type=int, nargs="*", default=[])
+    parser.add_argument("--cpu-clock", action="store_true", help="count this thread's time alone")
     given = parser.parse_args()
+    clock = time.thread_time if given.cpu_clock else time.perf_counter
     torch.set_num_threads(given.threads)
     model = llama(open_weights(str(given.model), cache_dir=given.cache))
     if given.logits:
@@ -120,8 +123,8 @@ def main() -> None:
     for batch in given.batches:
         ids = random.integers(0, model.config.vocab_size, (batch, given.context))
         prompt = torch.from_numpy(ids)
-        generate(model, prompt, 2)
-        times = generate(model, prompt, 1 + given.tokens)
+        generate(model, prompt, 2, clock)
+        times = generate(model, prompt, 1 + given.tokens, clock)
         steps = [after - before for before, after in itertools.pairwise(times[1:])]
         line = {"batch": batch, "step_s": steps, "prefill_s": times[1] - times[0]}
         print(json.dumps(line), flush=True)

@@ -3,6 +3,8 @@
 import ctypes
 import mmap
 import os
+import threading
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -39,6 +41,9 @@ class CpuRunner:
         self._model = BoundModel(weights)
         self._kernels = native.kernels()
         self._engine = self._open(threads, variant or os.environ.get(ENV_VARIANT, "auto"))
+        self._end = weakref.finalize(self, self._kernels.sj_close, self._engine)
+        self._end.atexit = False  # a pass may still run in another thread
+        self._busy = threading.Lock()
 
     def forward(
         self, segments: Sequence[Segment], *, stop: StopFlag | None = None
@@ -58,7 +63,7 @@ class CpuRunner:
             stop=ctypes.addressof(stop.cell) if stop else None,
             poll=native.Poll(stop.poll) if stop and stop.poll else native.Poll(),
         )
-        match self._kernels.sj_forward(self._engine, ctypes.byref(batch)):
+        match self._run(batch):
             case native.DONE:
                 return logits
             case native.STOPPED:
@@ -68,6 +73,16 @@ class CpuRunner:
                     f"no memory for the activations of {len(rows.tokens)} rows; use smaller chunks"
                 )
 
+    def _run(self, batch: native.BatchStruct) -> int:
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError("a forward pass is running already; a runner does one at a time")
+        try:
+            if not self._end.alive:
+                raise RuntimeError("the runner is closed")
+            return int(self._kernels.sj_forward(self._engine, ctypes.byref(batch)))
+        finally:
+            self._busy.release()
+
     @property
     def variant(self) -> str:
         """Which instructions compute: `avx2` or `avx512`."""
@@ -75,11 +90,11 @@ class CpuRunner:
         return next(name for name, value in native.VARIANTS.items() if value == number)
 
     def close(self) -> None:
-        if self._engine:
-            self._kernels.sj_close(self._engine)
-            self._engine = None
+        """Idempotent; waits for a running pass."""
+        with self._busy:
+            self._end()
 
-    def _open(self, threads: int, variant: str) -> int | None:
+    def _open(self, threads: int, variant: str) -> int:
         if variant not in native.VARIANTS:
             raise InvalidConfiguration(
                 f"{ENV_VARIANT}={variant}: unknown; use one of {', '.join(native.VARIANTS)}"

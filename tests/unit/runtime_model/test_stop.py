@@ -53,3 +53,25 @@ def test_the_pass_repeated_after_a_stop_gives_equal_bits(new_runner: NewRunner) 
     assert not isinstance(once, Interrupted)
     assert again.tobytes() == once.tobytes()
     assert runner.kv.tobytes() == undisturbed.kv.tobytes()
+
+
+def test_a_second_pass_at_once_is_refused(new_runner: NewRunner) -> None:
+    runner = new_runner()
+    refusals: list[str] = []
+
+    def interfere() -> bool:
+        with pytest.raises(RuntimeError, match="one at a time") as refused:
+            runner.forward([PROMPT])
+        refusals.append(str(refused.value))
+        return False
+
+    runner.forward([PROMPT], stop=StopFlag(interfere))
+    assert len(refusals) == 2
+
+
+def test_a_closed_runner_computes_no_more(new_runner: NewRunner) -> None:
+    runner = new_runner(threads=2)
+    runner.close()
+    runner.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        runner.forward([PROMPT])

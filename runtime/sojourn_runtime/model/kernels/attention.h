@@ -1,8 +1,9 @@
 // Attention of one row over its paged keys: online softmax over tiles of 64 keys at absolute positions.
 //
-// A block of the KV cache is one tile. Its keys lie dimension by dimension ([head_dim][64]), so lanes run along the keys
-// and scores need no sum across lanes; its values lie key by key ([64][head_dim]). What a tile holds beyond the row's own
-// position is never read into the result, so stale or foreign bytes there cannot matter.
+// A block of the KV cache is one tile. Its keys lie dimension by dimension ([head_dim][64]), so lanes
+// run along the keys and scores need no sum across lanes; its values lie key by key ([64][head_dim]).
+// What a tile holds beyond the row's own position is never read into the result, so stale or foreign
+// bytes there cannot matter.
 #pragma once
 
 #include "exp.h"
@@ -16,8 +17,8 @@ constexpr float kLowest = -3.0e38f;
 // `G` query heads that share one key head. `q`: [G][head_dim], `out`: [G][head_dim], both float.
 // `keys(t)` and `values(t)` give the tile's bytes.
 template <int G, class Keys, class Values>
-inline void attend(const float* q, int head_dim, float scale, int position, const Keys& keys, const Values& values,
-                   float* out) {
+inline void attend(const float* q, int head_dim, float scale, int position, const Keys& keys,
+                   const Values& values, float* out) {
   float most[G], total[G];
   alignas(64) float weight[G][kTile];
   for (int g = 0; g < G; ++g) {
@@ -50,7 +51,8 @@ inline void attend(const float* q, int head_dim, float scale, int position, cons
     }
     for (int g = 0; g < G; ++g) {
       Lanes s[4];
-      for (int i = 0; i < 4; ++i) s[i] = below(load(weight[g] + i * kLanes), i * kLanes, valid, all(kLowest));
+      for (int i = 0; i < 4; ++i)
+        s[i] = below(load(weight[g] + i * kLanes), i * kLanes, valid, all(kLowest));
       const float tile_most = largest(max(max(s[0], s[1]), max(s[2], s[3])));
       const float next = tile_most > most[g] ? tile_most : most[g];
       for (int i = 0; i < 4; ++i) {

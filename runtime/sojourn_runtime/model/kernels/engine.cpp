@@ -27,7 +27,8 @@ int32_t choose(int32_t wanted) {
 }  // namespace
 
 struct SjEngine {
-  SjEngine(const SjModel& model, int threads, int32_t chosen) : model(model), variant(chosen), team(threads) {}
+  SjEngine(const SjModel& model, int threads, int32_t chosen)
+      : model(model), variant(chosen), team(threads) {}
 
   void reserve(size_t rows) {
     const size_t heads = size_t(model.heads) * model.head_dim;

@@ -8,7 +8,8 @@ namespace SJ_VARIANT {
 // e^x to about one unit in the last place, for x <= 88; 0 is never returned, 2^-126 stands for all below.
 // Cody-Waite reduction to |r| <= ln(2)/2, then the Taylor polynomial of degree 7 (its rest is below 2^-27).
 inline Lanes exp(Lanes x) {
-  const Lanes shift = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer, which sits in the low bits
+  // 1.5 * 2^23: adding it rounds to an integer, which then sits in the low bits.
+  const Lanes shift = all(12582912.0f);
   x = max(min(x, all(88.0f)), all(-87.0f));
   const Lanes shifted = fma(x, all(1.44269504f), shift);
   const Lanes n = sub(shifted, shift);
@@ -25,10 +26,11 @@ inline Lanes exp(Lanes x) {
   return scale_by_power(y, shifted);
 }
 
-// In double, so that rounding to float forgets the polynomial's error; positions reach millions, angles stay below 2^31.
+// In double, so that rounding to float forgets the polynomial's error. Angles stay below 2^31.
 inline void sincos(double angle, float& sine, float& cosine) {
   const double quarter = angle * 0.63661977236758134308;
-  const double turns = (quarter + 6755399441055744.0) - 6755399441055744.0;  // 1.5 * 2^52: to the nearest integer
+  // 1.5 * 2^52: to the nearest integer.
+  const double turns = (quarter + 6755399441055744.0) - 6755399441055744.0;
   double r = __builtin_fma(turns, -1.57079632679489655800, angle);
   r = __builtin_fma(turns, -6.12323399573676603587e-17, r);
   const double z = r * r;

@@ -1,7 +1,8 @@
 // Sixteen float lanes on every machine: one 512-bit register, or two of 256 bits.
 //
-// Both variants compile the same kernels over this type, lane by lane with the same IEEE operations, so they give equal
-// bits. Every multiply-add is explicit; the files are compiled with -ffp-contract=off and without -ffast-math.
+// Both variants compile the same kernels over this type, lane by lane with the same IEEE operations, so
+// they give equal bits. Every multiply-add is explicit; the files are compiled with -ffp-contract=off
+// and without -ffast-math.
 #pragma once
 
 #include <immintrin.h>

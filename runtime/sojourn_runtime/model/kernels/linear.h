@@ -1,7 +1,9 @@
-// Linear layers over bf16 weights: each output is one chain of FMAs in the order of K, whatever rows share the pass.
+// Linear layers over bf16 weights: each output is one chain of FMAs in the order of K, whatever rows
+// share the pass.
 //
-// Weights lie in panels of 32 outputs: [panel][k][32], where outputs j and 16 + j are neighbours, so that one load and
-// two cheap operations widen 32 of them. Lanes run along the outputs, so nothing is ever summed across lanes.
+// Weights lie in panels of 32 outputs: [panel][k][32], where outputs j and 16 + j are neighbours, so that
+// one load and two cheap operations widen 32 of them. Lanes run along the outputs, so nothing is ever
+// summed across lanes.
 #pragma once
 
 #include "lanes.h"

@@ -30,10 +30,17 @@ struct Team::State {
 
 Team::Team(int size) : size_(size), state_(new State) {
   state_->team = this;
-  for (int member = 1; member < size; ++member) state_->threads.emplace_back(serve, state_, member);
+  try {
+    for (int member = 1; member < size; ++member) state_->threads.emplace_back(serve, state_, member);
+  } catch (...) {  // a limit of processes: those that run must end before the error may go on
+    close();
+    throw;
+  }
 }
 
-Team::~Team() {
+Team::~Team() { close(); }
+
+void Team::close() {
   state_->closing = true;
   state_->job.fetch_add(1, std::memory_order_release);
   state_->job.notify_all();

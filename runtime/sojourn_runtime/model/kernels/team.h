@@ -21,6 +21,7 @@ class Team {
 
  private:
   struct State;
+  void close();
   static void serve(State* state, int member);
   int size_;
   State* state_;

@@ -1,10 +1,11 @@
 """Upgrade, uninstall and a new install with a live session: nothing is lost or left behind.
 
-Told after the story, on the same cluster and with the session that the story leaves.
+On the same cluster as the story, with a session of its own that has answered a chat.
 """
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,11 @@ from localcluster.paths import AUDIT_LOG
 from places import Place
 from sojourn_api import names
 from steps import NAMESPACE, SYSTEM, Steps, condition
-from story import Facts
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
+OURS = "app.kubernetes.io/part-of=sojourn"
+SESSION = "kept"
 CLUSTER_WIDE = (
     "clusterroles",
     "clusterrolebindings",
@@ -40,12 +42,22 @@ class Ends:
 
 
 @pytest.fixture(scope="module")
-def ends(place: Place, facts: Facts) -> Ends:
+def ends(place: Place) -> Iterator[Ends]:
     steps = Steps(place.kube)
-    name = facts.victim
-    before = steps.wait_ready(name)
+    steps.install(values=place.values)
+    place.prepare_namespace(NAMESPACE)
+    steps.apply_examples()
+    steps.apply_session(SESSION, "silver")
+    before = steps.wait_ready(SESSION)
+    steps.chat(SESSION, "What is the capital of Japan? One sentence.")
+    yield _round(place, steps, before)
+    steps.delete(SESSION)
+
+
+def _round(place: Place, steps: Steps, before: dict[str, Any]) -> Ends:
+    """Uninstall, look, and install again."""
     place.kube.helm("uninstall", "sojourn", "--namespace", SYSTEM, "--wait", "--timeout", "180s")
-    released = steps.read(name)
+    released = steps.read(SESSION)
     pods = _names(place.kube, "pods", "-A", "-l", names.LABEL_SESSION)
     # Helm does not wait for the pods of what it deletes.
     place.kube.wait(
@@ -57,12 +69,9 @@ def ends(place: Place, facts: Facts) -> Ends:
     left = [one for kind in CLUSTER_WIDE for one in _names(place.kube, kind, "-l", OURS)]
     crds = _names(place.kube, "crds", "-l", OURS)
     steps.install(values=place.values)
-    steps.suspend(name, wanted=False)
-    back = steps.wait_ready(name, after_epoch=before["status"]["epoch"])
+    steps.suspend(SESSION, wanted=False)
+    back = steps.wait_ready(SESSION, after_epoch=before["status"]["epoch"])
     return Ends(before, released, pods, left, crds, back)
-
-
-OURS = "app.kubernetes.io/part-of=sojourn"
 
 
 def _names(kube: Kube, *what: str) -> list[str]:

@@ -99,10 +99,13 @@ def test_the_old_generation_takes_over_after_three_failures_and_gives_back() -> 
 
 def test_a_slow_decision_and_another_version_make_the_old_one_decide() -> None:
     new = Broken()
-    new.mended, new.seconds = True, 0.9
+    new.mended, new.seconds = True, 1.5  # for two decisions
     both = Generations(Generation("new", new), Generation("old", Planner()), clock=new.now)
     assert placed(both.plan(TWO)) == ["llm/old"]
-    assert both.reason == "generation new took 900 ms, the limit is 800"
+    assert both.active == "new"
+    new.seconds = 1.8
+    assert placed(both.plan(TWO)) == ["llm/old"]
+    assert both.reason == "generation new took 900 ms a decision, the limit is 800"
     odd = Generation("odd", new, api_version=API_VERSION + 1)
     other = Generations(odd, Generation("old", Planner()), clock=new.now)
     assert other.active == "old"

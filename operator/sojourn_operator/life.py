@@ -34,7 +34,7 @@ def where(placement: SessionPlacement) -> str:
     models = ", ".join(dict.fromkeys(gpu.model for gpu in placement.gpus if gpu.model))
     slices = sum(gpu.slices for gpu in placement.gpus)
     kind = f" ({models})" if models else ""
-    return f"{placement.node} {gpus}{kind}, {slices} slices"
+    return f"{placement.node} {gpus}{kind}, {slices} slice{'' if slices == 1 else 's'}"
 
 
 def _placed(scene: Scene, *, reason: str) -> Step:

@@ -9,6 +9,7 @@ from typing import Final
 
 from sojourn_api.names import READY, SESSION_CONDITIONS
 from sojourn_api.objects import Condition, SessionStatus
+from sojourn_api.render import NEVER
 
 from sojourn_operator import clock
 
@@ -64,7 +65,11 @@ def _condition(
     status: SessionStatus, verdict: Verdict, *, generation: int, now: float
 ) -> Condition:
     old = next((entry for entry in status.conditions if entry.type == verdict.type), None)
-    same = old is not None and old.status == verdict.status and old.last_transition
+    same = (
+        old is not None
+        and old.status == verdict.status
+        and old.last_transition not in ("", NEVER)  # the CRD's default: nobody had judged yet
+    )
     return Condition(
         type=verdict.type,
         status=verdict.status,

@@ -2,6 +2,7 @@
 
 import json
 import textwrap
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from sojourn_deviceplugin import config as plugin_config
 from sojourn_operator import cli, kinds
 from sojourn_operator import config as operator_config
 
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+SAMPLES = {"cdiKind": "nvidia.com/gpu"}
 SIMULATION = ROOT / "tests" / "cluster" / "manifests" / "values.yaml"
 
 
@@ -44,6 +47,25 @@ def test_the_defaults_of_chart_and_operator_agree(plain: Rendered) -> None:
 def test_the_device_plugin_reads_the_settings_that_the_chart_writes(plain: Rendered) -> None:
     data = plain["ConfigMap", "sojourn-deviceplugin"]["data"]["deviceplugin.yaml"]
     assert plugin_config.parse(yaml.safe_load(data)) == plugin_config.Config()
+
+
+def test_every_setting_of_the_device_plugin_can_be_made() -> None:
+    extra = SCHEMA["properties"]["devicePlugin"]["properties"]["extraConfig"]["properties"]
+    wanted = {name: SAMPLES.get(name, schema.get("maximum")) for name, schema in extra.items()}
+    rendered = render(
+        f"devicePlugin.extraConfig={json.dumps(wanted)}", "devicePlugin.hostProc=true"
+    )
+    data = rendered["ConfigMap", "sojourn-deviceplugin"]["data"]["deviceplugin.yaml"]
+    raw = yaml.safe_load(data)
+    assert plugin_config.parse(raw)
+    known = {plugin_config.camel(field.name) for field in fields(plugin_config.Config)}
+    assert known - set(raw) == {"publish"}, "a chart without an API server makes no sense"
+
+
+def test_every_setting_of_the_operator_can_be_made(plain: Rendered) -> None:
+    raw = yaml.safe_load(plain["ConfigMap", "sojourn-operator"]["data"]["operator.yaml"])
+    config = operator_config.parse(raw, source="chart")
+    assert len(raw) == len(fields(config))
 
 
 @pytest.mark.parametrize(

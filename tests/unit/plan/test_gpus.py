@@ -1,0 +1,44 @@
+"""What each GPU is worth: the table, its names, and the model of time behind it."""
+
+import pytest
+
+from sojourn_api.gpus import Speed, capacity, find, same_model, speed_of, table
+
+
+def test_the_reference_is_worth_a_thousand_at_every_decode_fraction() -> None:
+    assert {capacity("A100-80GB", decode_fraction=f) for f in (0, 200, 500, 1000)} == {1000}
+
+
+@pytest.mark.parametrize(
+    ("name", "worth"),
+    [("NVIDIA H100 80GB HBM3", 2164), ("NVIDIA H200", 2702), ("NVIDIA L4", 213), ("Tesla T4", 179)],
+)
+def test_names_of_nvml_find_their_model(name: str, worth: int) -> None:
+    assert capacity(name, decode_fraction=500) == worth
+
+
+def test_decode_follows_bandwidth_and_prefill_follows_compute() -> None:
+    half_and_double = Speed(tbps=2.039 / 2, tflops=2 * 312)
+    assert half_and_double.capacity(1000) == 500
+    assert half_and_double.capacity(0) == 2000
+
+
+def test_an_unknown_model_is_never_worth_a_silent_one() -> None:
+    assert find("Mystery 9000") is None
+    assert speed_of("Mystery 9000") is None
+    assert capacity("Mystery 9000", decode_fraction=500) is None
+
+
+def test_one_model_has_many_spellings_and_unknown_ones_are_compared_as_text() -> None:
+    assert same_model("NVIDIA A100-SXM4-80GB", "a100_80gb")
+    assert not same_model("A100-SXM4-80GB", "A100-SXM4-40GB")
+    assert same_model("Mystery-9000", "NVIDIA mystery 9000")
+
+
+def test_every_row_names_its_source_and_no_name_stands_twice() -> None:
+    names = [name for model in table() for name in (model.short, *model.names)]
+    plain = {name.upper().replace("-", " ") for name in names if not name.startswith("NVIDIA")}
+    assert all(model.source and model.names and model.memory_gib > 0 for model in table())
+    for name in plain:
+        owners = {one.short for one in table() if find(name) is one}
+        assert len(owners) == 1

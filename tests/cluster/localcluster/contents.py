@@ -18,7 +18,7 @@ from localcluster.pip import pip, python_with_pip
 # On the module path of Debian's Python by itself, so that no PYTHONPATH is needed.
 SITE = Path("usr/local/lib/python3.11/dist-packages")
 _SUITE = "bookworm"
-# libgomp1: the runtime's kernels use OpenMP.
+# libgomp1: compiled libraries that are built with OpenMP look for it on the system.
 _PACKAGES = "python3,ca-certificates,libgomp1"
 _USELESS = (
     *("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"),

@@ -1,18 +1,19 @@
 """One node: a containerd and a kubelet in pid and mount namespaces of their own.
 
 Each node sees private folders under the fixed paths that kubelet and containerd insist on, and
-that charts name. Images belong to `images`, the namespaces' first process to `supervisor`.
+that charts name. The programs' settings belong to `nodeconfig`, images to `images`, the
+namespaces' first process to `supervisor`.
 """
 
-import ipaddress
 import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from localcluster import binaries, cgroups, models, processes
+from localcluster import binaries, cgroups, models, nodeconfig, processes
 from localcluster.controlplane import ControlPlane
+from localcluster.nodeconfig import CONTAINERD_ENDPOINT
 from localcluster.paths import (
     DATA,
     FIRST_SERVICE_ADDRESS,
@@ -27,8 +28,6 @@ from localcluster.paths import (
 from localcluster.supervisor import Bind, Program, Specification, namespace_command
 
 BINARIES = ("kubelet", "crictl")
-CNI_PLUGINS = Path("/usr/lib/cni")
-PAUSE_IMAGE = "docker.io/sojourn/pause:dev"
 LABELS = {"sojourn.dev/gpu": "true", "sojourn.dev/simulated": "true"}
 
 # What a node sees at a fixed path, and the name of the folder of its own that is there.
@@ -45,7 +44,6 @@ _PRIVATE_FOLDERS = {
 }
 _CONTAINERD_ROOT = "/var/lib/containerd"
 _MADE_FOLDERS = STATE / "made-folders.json"
-_CONTAINERD = "unix:///run/containerd/containerd.sock"
 SHARED_STORE = DATA / "store"
 
 
@@ -86,7 +84,7 @@ def command_on(node_name: str, command: Sequence[str]) -> list[str]:
         raise processes.ProcessError(f"{node_name} does not run: start it with `cluster.py up`")
     environment = (
         f"PATH={binaries.path_of('crictl').parent}:{os.environ.get('PATH', os.defpath)}",
-        f"CONTAINER_RUNTIME_ENDPOINT={_CONTAINERD}",
+        f"CONTAINER_RUNTIME_ENDPOINT={CONTAINERD_ENDPOINT}",
     )
     namespaces = ("--target", str(pid), "--mount", "--net", "--pid")
     return ["nsenter", *namespaces, "--", "env", *environment, *command]
@@ -160,10 +158,20 @@ def _start(node: Node, programs: Mapping[str, Path], control_plane: ControlPlane
     node.simulation.mkdir(parents=True, exist_ok=True)
     configuration = node.folder / "configuration"
     (configuration / "cni").mkdir(parents=True, exist_ok=True)
-    (configuration / "cni" / "10-pods.conflist").write_text(json.dumps(_cni(node)))
-    (configuration / "containerd.toml").write_text(_containerd(configuration / "cni"))
+    (configuration / "cni" / "10-pods.conflist").write_text(json.dumps(nodeconfig.cni(node)))
+    (configuration / "containerd.toml").write_text(nodeconfig.containerd(configuration / "cni"))
     (configuration / "resolv.conf").write_text(f"nameserver {FIRST_SERVICE_ADDRESS}\n")
-    kubelet = _kubelet(node, configuration, control_plane)
+    authority = control_plane.authority
+    pair = authority.issue(
+        node.name,
+        user=f"system:node:{node.name}",
+        group="system:nodes",
+        addresses=[node.address, node.name],
+    )
+    authority.write_kubeconfig(configuration / "kubeconfig", server=control_plane.url, pair=pair)
+    kubelet = nodeconfig.kubelet(
+        node, pair=pair, clients=authority.pair.certificate, resolver=configuration / "resolv.conf"
+    )
     (configuration / "kubelet.json").write_text(json.dumps(kubelet, indent=1))
     specification = Specification(
         [
@@ -191,94 +199,3 @@ def _start(node: Node, programs: Mapping[str, Path], control_plane: ControlPlane
     path = STATE / f"{node.name}.json"
     specification.write(path)
     processes.start(node.name, namespace_command(NETWORK_NAMESPACE, path))
-
-
-def _cni(node: Node) -> dict[str, object]:
-    """`ptp`: each pod on its own link, so that every packet is routed, past kube-proxy's rules."""
-    return {
-        "cniVersion": "1.0.0",
-        "name": "pods",
-        "plugins": [
-            {
-                "type": "ptp",
-                "ipam": {
-                    "type": "host-local",
-                    "ranges": [[{"subnet": node.pod_range}]],
-                    "routes": [{"dst": "0.0.0.0/0"}],
-                },
-            },
-            {"type": "portmap", "capabilities": {"portMappings": True}},
-        ],
-    }
-
-
-def _containerd(cni: Path) -> str:
-    # restrict_oom_score_adj: else runc dies with "can't get final child's PID from pipe: EOF"
-    # where CAP_SYS_RESOURCE is missing.
-    return f"""\
-version = 2
-root = "/var/lib/containerd"
-state = "/run/containerd"
-disabled_plugins = [
-  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
-  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
-  "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing",
-]
-[grpc]
-  address = "/run/containerd/containerd.sock"
-[plugins."io.containerd.internal.v1.opt"]
-  path = "/var/lib/containerd/opt"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{PAUSE_IMAGE}"
-  restrict_oom_score_adj = true
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "{CNI_PLUGINS}"
-    conf_dir = "{cni}"
-"""
-
-
-def _kubelet(node: Node, configuration: Path, control_plane: ControlPlane) -> dict[str, object]:
-    authority = control_plane.authority
-    pair = authority.issue(
-        node.name,
-        user=f"system:node:{node.name}",
-        group="system:nodes",
-        addresses=[node.address, node.name],
-    )
-    authority.write_kubeconfig(configuration / "kubeconfig", server=control_plane.url, pair=pair)
-    return {
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
-        "kind": "KubeletConfiguration",
-        "address": node.address,
-        "authentication": {
-            "anonymous": {"enabled": False},
-            "webhook": {"enabled": True},
-            "x509": {"clientCAFile": str(authority.pair.certificate)},
-        },
-        "authorization": {"mode": "Webhook"},
-        "tlsCertFile": str(pair.certificate),
-        "tlsPrivateKeyFile": str(pair.key),
-        "healthzBindAddress": "127.0.0.1",
-        # Both nodes share the loopback of one network namespace.
-        "healthzPort": 10300 + int(ipaddress.ip_address(node.address)) % 256,
-        "containerRuntimeEndpoint": _CONTAINERD,
-        "cgroupDriver": "cgroupfs",
-        "cgroupRoot": cgroups.root_of(node.name),
-        "cgroupsPerQOS": True,
-        "failCgroupV1": False,
-        "enforceNodeAllocatable": [],
-        "failSwapOn": False,
-        "oomScoreAdj": 0,
-        "resolvConf": str(configuration / "resolv.conf"),
-        "clusterDomain": "cluster.local",
-        "clusterDNS": [FIRST_SERVICE_ADDRESS],  # nobody answers: nothing here may need DNS
-        "volumePluginDir": "/var/lib/kubelet/volume-plugins",
-        # With the controller's 20 s of grace, so that a dead node is noticed soon.
-        "nodeLeaseDurationSeconds": 20,
-        # Extended resources show in the node's status at the next report only (10 s by default).
-        "nodeStatusUpdateFrequency": "1s",
-        # A full disk of the developer must not evict pods or delete imported images.
-        "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%"},
-        "imageGCHighThresholdPercent": 100,
-        "imageGCLowThresholdPercent": 99,
-    }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from localcluster import binaries
 from localcluster.cgroups import HIERARCHIES, NEEDED_CONTROLLERS
-from localcluster.node import CNI_PLUGINS
+from localcluster.nodeconfig import CNI_PLUGINS
 
 # Program -> Debian package.
 _PROGRAMS = {

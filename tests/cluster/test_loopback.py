@@ -1,6 +1,7 @@
 """The API server alone, as other tests get it by the fixture `control_plane`."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,7 @@ def test_it_ends_with_a_test_run_that_is_killed() -> None:
     processes.wait_until(
         lambda: not any(process.alive for process in running), what="etcd to end", seconds=10
     )
+    shutil.rmtree(folder)  # only files are left of it
 
 
 def _processes_naming(folder: str) -> list[processes.Process]:

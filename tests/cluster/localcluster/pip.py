@@ -8,8 +8,6 @@ import sys
 
 from localcluster.paths import CHECKOUT
 
-# Debian 12 has glibc 2.36 and so runs wheels for every older one; pip compares names only.
-_PLATFORMS = ("manylinux2014", *(f"manylinux_2_{minor}" for minor in range(36, 16, -1)))
 # bookworm has glibc 2.36. pip takes each tag as it is, and knows nothing of "or older".
 _TAGS = [*(f"manylinux_2_{minor}_x86_64" for minor in range(36, 16, -1)), "manylinux2014_x86_64"]
 FOR_IMAGES = (

@@ -203,8 +203,11 @@ class Keeper:
         return self._store.sync_seconds
 
     def close(self) -> None:
+        """Let the saver tidy up.
+
+        The journal stays open: what the server still says goes behind the last commit.
+        """
         self.saver.close()
-        self.journal.close()
 
     # -- blocks --
 

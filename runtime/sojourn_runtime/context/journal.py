@@ -86,7 +86,3 @@ class Journal:
         with self.lock:
             former, self._log, self.bytes = self._log, log, 0
             return former
-
-    def close(self) -> None:
-        with self.lock:
-            self._log.close()

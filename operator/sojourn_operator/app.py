@@ -126,7 +126,13 @@ class Operator:
 
     def unhealthy(self) -> str:
         """Why a restart would help."""
-        return "" if self._loop.alive() else "the loop has ended"
+        alive = {
+            "loop": self._loop.alive(),
+            "Lease": self._leader.alive(),
+            "poll": self._poller.alive(),
+        }
+        ended = [name for name, lives in alive.items() if not lives]
+        return f"threads that ended: {', '.join(ended)}" if ended else ""
 
     def unready(self) -> str:
         """A standby is ready too, or a rollout of two replicas would never end."""

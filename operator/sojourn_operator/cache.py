@@ -79,6 +79,11 @@ class Table(Generic[T]):
             entries = self._entries.items()
             return {key: entry.value for key, entry in entries if entry.value is not None}
 
+    def unreadable(self) -> frozenset[str]:
+        """Keys of objects that are there and cannot be parsed."""
+        with self._lock:
+            return frozenset(key for key, entry in self._entries.items() if entry.value is None)
+
     def get(self, key: str) -> T | None:
         with self._lock:
             entry = self._entries.get(key)

@@ -4,6 +4,7 @@ Pure. Judged by the runtime's own report first, then by what asked for the end, 
 """
 
 import dataclasses
+from typing import TypedDict
 
 from sojourn_api.names import CONTEXT_SAVED, PAUSED, PLACED, READY, TARGET_MET
 from sojourn_api.objects import Failure, SessionStatus, SnapshotRef
@@ -27,6 +28,9 @@ DISRUPTIONS = {
     "TerminationByKubelet": reasons.NODE_PRESSURE,
 }
 """Reasons of the pod condition DisruptionTarget."""
+CALM_SECONDS = 60.0
+"""A start that served for so long went well, and its failures are forgotten."""
+UNASKED = frozenset({reasons.EVICTED, reasons.NODE_PRESSURE, reasons.POD_DELETED, reasons.ENDED})
 CALM = frozenset({reasons.RUNNING, reasons.NOT_STARTED, conditions.PENDING})
 """Reasons of Paused=False under which no pause is under way."""
 
@@ -43,11 +47,13 @@ def pause_reason(status: SessionStatus) -> str:
 
 
 def cause(pod: Pod, *, cordoned: bool) -> str:
-    """Why someone else ends this pod."""
+    """Why a pod ends that we did not end."""
     found = DISRUPTIONS.get(pod.disruption, "")
+    if found == reasons.NODE_PRESSURE and pod.reason == "Terminated":
+        return reasons.NODE_SHUTDOWN
     if cordoned and found in ("", reasons.EVICTED):
         return reasons.NODE_DRAINING
-    return found or reasons.POD_DELETED
+    return found or (reasons.POD_DELETED if pod.deleting else reasons.ENDED)
 
 
 def record(scene: Scene, pod: Pod) -> Step:
@@ -130,13 +136,29 @@ def _saved(scene: Scene, report: End, *, asked: str) -> Step:
     status = dataclasses.replace(
         step.status,
         snapshot=ref or scene.status.snapshot,
-        failures=0,
-        failure=None,
         exact=report.exact,
+        **_counted(scene, asked),
     )
     note = _note(scene, reasons.EVENT_CONTEXT_SAVED, verdict.message)
     status = _judged(scene, status, verdict)
     return dataclasses.replace(step, status=status, snapshot=ref, notes=(*step.notes, note))
+
+
+def _counted(scene: Scene, reason: str) -> "_Count":
+    """A start that was soon ended by no wish of ours counts as failed, or it would come and go."""
+    ran = scene.now - clock.seconds(scene.status.started_at)
+    if reason not in UNASKED or ran >= CALM_SECONDS:
+        return {"failures": 0, "failure": None}
+    text = "it was ended soon after its start, with its context saved"
+    return {
+        "failures": scene.status.failures + 1,
+        "failure": _failure(scene, reason, text, retry=True),
+    }
+
+
+class _Count(TypedDict):
+    failures: int
+    failure: Failure | None
 
 
 def _saved_verdict(ref: SnapshotRef) -> Verdict:
@@ -196,14 +218,7 @@ def _failed(
         else "waits until the session or its model is changed"
     )
     text = f"{message}; {then}"
-    failure = Failure(
-        reason=reason,
-        message=message,
-        retry=retry,
-        at=clock.text(scene.now),
-        generation=scene.session.meta.generation,
-        model_generation=scene.model_generation,
-    )
+    failure = _failure(scene, reason, message, retry=retry)
     known = _named(scene, report.snapshot) if report and report.snapshot else None
     status = dataclasses.replace(
         scene.status,
@@ -230,6 +245,17 @@ def _failed(
     )
     note = _note(scene, reasons.EVENT_FAILED, f"{reason}: {message}", warning=True)
     return Step(changed, notes=(note,))
+
+
+def _failure(scene: Scene, reason: str, message: str, *, retry: bool) -> Failure:
+    return Failure(
+        reason=reason,
+        message=message,
+        retry=retry,
+        at=clock.text(scene.now),
+        generation=scene.session.meta.generation,
+        model_generation=scene.model_generation,
+    )
 
 
 def _judged(scene: Scene, status: SessionStatus, *verdicts: Verdict) -> SessionStatus:

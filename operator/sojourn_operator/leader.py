@@ -63,6 +63,9 @@ class Leader:
         self._stopping.set()
         self._thread.join(timeout=2 * TIMEOUT_SECONDS)
 
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
     def leads(self) -> bool:
         renewed = self._renewed
         return renewed is not None and time.monotonic() - renewed < SAFE_SECONDS
@@ -90,7 +93,7 @@ class Leader:
                 self._renewed = begun
         except ApiError as error:
             metrics.ERRORS.labels("lease").inc()
-            log.warning("cannot renew the Lease: %s", error)
+            log.warning("cannot renew the Lease: %s; tried again", error)
 
     def _claim(self, now: float) -> bool:
         try:

@@ -17,9 +17,6 @@ from sojourn_operator.note import Note, Subject
 from sojourn_operator.pod import Pod
 from sojourn_operator.scene import Scene, Step
 
-CALM_SECONDS = 60.0
-"""A start that served for so long went well, and its failures are forgotten."""
-
 
 def look(scene: Scene) -> Step:
     """The next step of this session."""
@@ -166,7 +163,7 @@ def _serving(scene: Scene, pod: Pod) -> Step:
     first = not status.started_at
     if first:
         status = dataclasses.replace(status, started_at=clock.text(pod.ready_since or scene.now))
-    calm_at = clock.seconds(status.started_at) + CALM_SECONDS
+    calm_at = clock.seconds(status.started_at) + ending.CALM_SECONDS
     deadline = None
     if status.failure is not None:
         if scene.now >= calm_at:

@@ -119,9 +119,16 @@ class Loop:
         relist_at = 0.0
         while not self._stopping.is_set():
             now = time.time()
-            if now >= relist_at:
-                relist_at = now + (self._config.relist_seconds if self._relist() else ERROR_SECONDS)
-            wake_at = min(self._turn(), relist_at)
+            try:
+                if now >= relist_at:
+                    again = self._config.relist_seconds if self._relist() else ERROR_SECONDS
+                    relist_at = now + again
+                wake_at = min(self._turn(now), relist_at)
+            except Exception:
+                # A fault of ours must not end the operator: it is told, and tried again later.
+                metrics.ERRORS.labels("pass").inc()
+                log.exception("a pass failed")
+                wake_at = now + MAX_ERROR_SECONDS
             self._bell.wait(max(min(wake_at - time.time(), LONGEST_SECONDS), 0.0))
             self._stopping.wait(GATHER_SECONDS)
 
@@ -134,22 +141,15 @@ class Loop:
             return False
         return True
 
-    def _turn(self) -> float:
+    def _turn(self, now: float) -> float:
         """One pass, if it is ours to make; when the next one is due at the latest."""
-        now = time.time()
         if not self._cache.synced.is_set() or not self._leads():
             return now + LONGEST_SECONDS
         try:
-            deadline = self.run_once(now)
+            return self.run_once(now)
         except NotLeaderError as error:
             log.info("a pass ends early: %s", error)
             return now + LONGEST_SECONDS
-        except Exception:
-            # A fault of ours must not end the operator: it is told, and tried again later.
-            metrics.ERRORS.labels("pass").inc()
-            log.exception("a pass failed")
-            return now + MAX_ERROR_SECONDS
-        return deadline
 
     def run_once(self, now: float) -> float:
         """One pass over everything; when the clock alone makes the next one due."""
@@ -203,6 +203,7 @@ class Loop:
             tenants=cache.tenants.values(),
             gpu_nodes=cache.gpu_nodes.values(),
             nodes=cache.nodes.values(),
+            unreadable_nodes=cache.nodes.unreadable(),
             pods=cache.pods.values(),
             budgets=cache.budgets.values(),
             runtimes=self._runtimes(),

@@ -12,11 +12,10 @@ from sojourn_api.names import (
     ANNOTATION_GPUS,
     CONTAINER,
     FINALIZER_POD,
-    LABEL_EPOCH,
     LABEL_SESSION,
 )
 from sojourn_api.parse import parse_meta
-from sojourn_api.reader import Invalid, Reader
+from sojourn_api.reader import Reader
 
 from sojourn_operator.clock import seconds
 
@@ -104,13 +103,15 @@ def parse_pod(raw: Mapping[str, object]) -> Pod:
     ready = conditions.get("Ready", Reader({}))
     raw_meta = root.part("metadata")
     deletion = raw_meta.text("deletionTimestamp", "")
+    owner = next(raw_meta.parts("ownerReferences"), Reader({}))
+    session = owner.text("name", "") or meta.labels.get(LABEL_SESSION, "")
     return Pod(
         name=meta.name,
         namespace=meta.namespace,
         uid=meta.uid,
-        session=meta.labels.get(LABEL_SESSION, ""),
-        owner_uid=next((one.text("uid", "") for one in raw_meta.parts("ownerReferences")), ""),
-        epoch=_epoch(meta.labels),
+        session=session,
+        owner_uid=owner.text("uid", ""),
+        epoch=_epoch(meta.name, session),
         node=root.part("spec").text("nodeName", ""),
         phase=status.text("phase", "Pending"),
         created=seconds(meta.created),
@@ -133,11 +134,10 @@ def parse_pod(raw: Mapping[str, object]) -> Pod:
     )
 
 
-def _epoch(labels: Mapping[str, str]) -> int:
-    value = labels.get(LABEL_EPOCH, "")
-    if not value.isdecimal():
-        raise Invalid(f"metadata.labels[{LABEL_EPOCH}]", f"must be a number, not {value!r}")
-    return int(value)
+def _epoch(name: str, session: str) -> int:
+    """From the name, which nobody can change; 0 for a pod that is no start of its session."""
+    number = name.removeprefix(f"{session}-")
+    return int(number) if number.isdecimal() else 0
 
 
 def _true_reason(conditions: Mapping[str, Reader], kind: str) -> str:
@@ -178,8 +178,9 @@ def _terminated(state: Reader) -> Terminated | None:
 
 
 def _slices(annotations: Mapping[str, str]) -> dict[int, int]:
+    """What the operator counted for it; a pod must not vanish for a spoilt annotation."""
     try:
         entries = json.loads(annotations.get(ANNOTATION_GPUS, "[]"))
         return {int(entry["ordinal"]): int(entry["slices"]) for entry in entries}
-    except (ValueError, KeyError, TypeError) as error:
-        raise Invalid(f"metadata.annotations[{ANNOTATION_GPUS}]", str(error)) from error
+    except (ValueError, KeyError, TypeError):
+        return {}

@@ -68,6 +68,9 @@ class Poller:
         self._stopping.set()
         self._thread.join(timeout=2 * TIMEOUT_SECONDS)
 
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
     def runtimes(self) -> dict[str, Runtime]:
         return {uid: known.runtime for uid, known in self._known.items()}
 

@@ -52,6 +52,8 @@ class World:
     tenants: Mapping[str, Tenant] = field(default_factory=dict)
     gpu_nodes: Mapping[str, GpuNode] = field(default_factory=dict)
     nodes: Mapping[str, Node] = field(default_factory=dict)
+    unreadable_nodes: frozenset[str] = frozenset()
+    """They are there, and that is all that is known: so they are not lost."""
     pods: Mapping[str, Pod] = field(default_factory=dict)
     budgets: Mapping[str, Budget] = field(default_factory=dict)
     runtimes: Mapping[str, Runtime] = field(default_factory=dict)
@@ -74,7 +76,7 @@ class World:
 
     def lost_nodes(self) -> frozenset[str]:
         """Nodes that pods are bound to and that are gone or were silent for too long."""
-        used = {pod.node for pod in self.pods.values() if pod.node}
+        used = {pod.node for pod in self.pods.values() if pod.node} - self.unreadable_nodes
         return frozenset(name for name in used if self._lost(self.nodes.get(name)))
 
     def silent_until(self) -> Iterable[float]:
@@ -320,7 +322,9 @@ def _avoid(session: Session, *, now: float) -> tuple[str, ...]:
     return (placement.node,) if placement is not None and now < avoided_until(session) else ()
 
 
-REFUSALS: Final = frozenset({reasons.UNSCHEDULABLE, "UnexpectedAdmissionError", "NodeAffinity"})
+REFUSALS: Final = frozenset(
+    {reasons.UNSCHEDULABLE, reasons.NODE_PRESSURE, "UnexpectedAdmissionError", "NodeAffinity"}
+)
 AVOID_SECONDS: Final = 60.0
 """So long is a node left out that refused a start: its ledger needs a while to be true."""
 

@@ -23,6 +23,8 @@ Raw = dict[str, Any]
 
 TIMEOUT_SECONDS: Final = 4.0
 """Of one request. Shorter than what is left of a Lease when a side effect begins (see `leader`)."""
+LIST_SECONDS: Final = 30.0
+"""A page of large objects from a busy API server; a read needs no fence."""
 PAGE: Final = 500
 """Objects per page of a list, as client-go asks for."""
 
@@ -85,7 +87,7 @@ class Api:
         token = ""
         while True:
             query = {"limit": str(PAGE), "continue": token, "labelSelector": label_selector}
-            page = self._call("GET", kind, kind.path(), query=query)
+            page = self._call("GET", kind, kind.path(), query=query, seconds=LIST_SECONDS)
             items += page.get("items") or []
             token = page["metadata"].get("continue", "")
             if not token:
@@ -160,6 +162,7 @@ class Api:
         query: Mapping[str, str] | None = None,
         body: object = None,
         content_type: str = "application/json",
+        seconds: float = TIMEOUT_SECONDS,
     ) -> Raw:
         what = f"{method} {kind.name} {path}"
         headers = {"Accept": "application/json", "Content-Type": content_type}
@@ -172,7 +175,7 @@ class Api:
             auth_settings=["BearerToken"],
         )
         try:
-            answer = self._client.call_api(*request, _request_timeout=TIMEOUT_SECONDS)
+            answer = self._client.call_api(*request, _request_timeout=seconds)
             data = answer.read()
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ApiError(what, status=0, message=f"no answer: {error}") from error

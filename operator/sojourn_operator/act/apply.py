@@ -95,7 +95,9 @@ class Hands:
             return
         if not self._serve(scene):
             return
-        start = pods.Start(session, model, tier, placement, session.status.epoch, tenant)
+        owner = self._cache.tenants.get(tenant)
+        key = owner.api_key if owner else None
+        start = pods.Start(session, model, tier, placement, session.status.epoch, tenant, key)
         raw: Raw | None
         try:
             raw = self._api.create(PODS, pods.build(start, config=self._config))

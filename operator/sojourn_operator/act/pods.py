@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from sojourn_api import names
-from sojourn_api.objects import Model, Session, SessionPlacement, Tier
+from sojourn_api.objects import Model, SecretKey, Session, SessionPlacement, Tier
 
 from sojourn_operator.config import Config
 from sojourn_operator.kinds import SESSIONS
@@ -56,6 +56,8 @@ class Start:
     placement: SessionPlacement
     epoch: int
     tenant: str = ""
+    tenant_key: SecretKey | None = None
+    """For a session that names no API key of its own."""
 
 
 def build(start: Start, *, config: Config) -> Raw:
@@ -253,7 +255,7 @@ def _env(start: Start, template: Mapping[str, object], *, config: Config) -> lis
         uuids = ",".join(gpu.uuid for gpu in start.placement.gpus)
         values["CUDA_VISIBLE_DEVICES"] = uuids
     env: list[Raw] = [{"name": name, "value": value} for name, value in values.items() if value]
-    key = session.spec.api_key
+    key = session.spec.api_key or start.tenant_key
     if key is not None:
         source = {"secretKeyRef": {"name": key.name, "key": key.key}}
         env.append({"name": names.ENV_API_KEY, "valueFrom": source})

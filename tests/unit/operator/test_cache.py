@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from sojourn_api.names import LABEL_EPOCH, LABEL_SESSION
+from sojourn_api.names import ANNOTATION_GPUS, LABEL_EPOCH, LABEL_SESSION
 from sojourn_operator import kinds
 from sojourn_operator.cache import Cache, Table
 from sojourn_operator.node import Node, parse_node
@@ -61,6 +61,7 @@ def test_an_object_that_cannot_be_read_counts_as_absent(nodes: Table[Node]) -> N
     broken["status"]["allocatable"] = {"cpu": "many"}
     nodes.offer(broken)
     assert nodes.values() == {}
+    assert nodes.unreadable() == {"a"}
     nodes.offer(node("a", 6))
     assert list(nodes.values()) == ["a"]
 
@@ -78,8 +79,25 @@ def test_a_session_with_an_unreadable_spec_still_says_what_it_holds() -> None:
     assert seen.problem.startswith("spec.model")
 
 
-def test_pods_without_a_number_are_not_taken_for_starts() -> None:
+def test_a_pod_is_known_by_its_name_and_owner_whatever_was_done_to_its_labels() -> None:
     cache = Cache(lambda: None)
-    meta = {"name": "p", "namespace": "t", "uid": "u", "resourceVersion": "1"}
-    cache.pods.offer({"metadata": meta | {"labels": {LABEL_SESSION: "c", LABEL_EPOCH: "x"}}})
-    assert cache.pods.values() == {}
+    meta = {
+        "name": "chat-3",
+        "namespace": "t",
+        "uid": "u",
+        "resourceVersion": "1",
+        "labels": {LABEL_SESSION: "other", LABEL_EPOCH: "x"},
+        "annotations": {ANNOTATION_GPUS: "spoilt"},
+        "ownerReferences": [{"name": "chat", "uid": "uid-chat"}],
+    }
+    cache.pods.offer({"metadata": meta})
+    found = cache.pods.values()["t/chat-3"]
+    assert (found.key, found.epoch, found.owner_uid) == ("t/chat", 3, "uid-chat")
+
+
+def test_the_pod_that_purges_is_no_start() -> None:
+    cache = Cache(lambda: None)
+    owner = {"name": "chat", "uid": "uid-chat"}
+    meta = {"name": "chat-purge", "namespace": "t", "uid": "u", "resourceVersion": "1"}
+    cache.pods.offer({"metadata": meta | {"ownerReferences": [owner]}})
+    assert cache.pods.values()["t/chat-purge"].epoch == 0

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sojourn_api.names import CONTEXT_SAVED, PAUSED, PLACED, READY, TARGET_MET
 from sojourn_api.objects import SnapshotPolicy
-from sojourn_operator import life
+from sojourn_operator import ending, life
 from sojourn_operator.act.status import Verdict, of
 from sojourn_operator.scene import Runtime, Scene
 
@@ -197,11 +197,32 @@ def test_failures_are_forgotten_after_a_calm_minute() -> None:
     found.run_pods()
     assert found.status.failures == 1
     step = found.look()
-    assert step.deadline == found.now + life.CALM_SECONDS
-    found.now += life.CALM_SECONDS
+    assert step.deadline == found.now + ending.CALM_SECONDS
+    found.now += ending.CALM_SECONDS
     found.settle()
     assert found.status.failures == 0
     assert found.status.failure is None
+
+
+def test_a_session_that_is_ended_again_and_again_waits_longer_each_time() -> None:
+    """By kubelets under pressure, say: without a back-off it would come and go for ever."""
+    found = serving()
+    for number in range(1, 4):
+        evict(found)
+        found.end_pods()
+        assert found.says(PAUSED) == ("True", "Evicted")
+        assert found.says(CONTEXT_SAVED) == ("True", "Saved")
+        assert found.status.failures == number
+        found.place()
+        found.run_pods()
+
+
+def test_an_eviction_after_a_calm_minute_is_no_failure() -> None:
+    found = serving()
+    found.now += ending.CALM_SECONDS
+    evict(found)
+    found.end_pods()
+    assert found.status.failures == 0
 
 
 def test_what_the_runtime_is_doing_shows_while_it_starts() -> None:

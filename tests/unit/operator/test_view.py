@@ -215,6 +215,13 @@ def test_a_silent_node_is_lost_after_its_time_and_a_missing_one_at_once() -> Non
     assert dataclasses.replace(found, now=NOW + 1).lost_nodes() == {"gone", "node-a"}
 
 
+def test_a_node_that_cannot_be_read_is_not_lost() -> None:
+    """Else its sessions would be started twice."""
+    pods = {"p": pod(1, node="odd")}
+    found = world(session(), pods=pods, unreadable_nodes=frozenset({"odd"}))
+    assert found.lost_nodes() == frozenset()
+
+
 def test_idle_pauses_and_a_later_wake_ends_it() -> None:
     found = Pretend(session(idle_after_seconds=60, idle_action=IdleAction.PAUSE))
     found.place()

@@ -16,7 +16,17 @@ from sojourn_operator.plan.actions import (
     Resume,
     Withdraw,
 )
-from sojourn_operator.plan.state import Node, Nomination, Phase, Place, Session, State, Tenant, Tier
+from sojourn_operator.plan.state import (
+    Defrag,
+    Node,
+    Nomination,
+    Phase,
+    Place,
+    Session,
+    State,
+    Tenant,
+    Tier,
+)
 
 
 class World:
@@ -30,6 +40,7 @@ class World:
         tenants: Iterable[Tenant] = (),
         start_seconds: float = 2.0,
         stop_seconds: float = 3.0,
+        defrag: Defrag | None = None,
     ) -> None:
         self.now = 0.0
         self.nodes = {node.name: node for node in nodes}
@@ -38,6 +49,7 @@ class World:
         self.tenants = {tenant.name: tenant for tenant in tenants}
         self.start_seconds = start_seconds
         self.stop_seconds = stop_seconds
+        self.defrag = defrag or Defrag()
 
     def state(self) -> State:
         """What a plan would see now."""
@@ -47,6 +59,7 @@ class World:
             sessions=dict(self.sessions),
             tiers=dict(self.tiers),
             tenants=dict(self.tenants),
+            defrag=self.defrag,
         )
 
     def put(self, session: Session) -> None:

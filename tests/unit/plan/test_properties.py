@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sojourn_operator.plan import (
     Action,
+    Defrag,
+    DefragMode,
     Move,
     Nominate,
     Pause,
@@ -123,10 +125,13 @@ def check_actions(state: State, actions: tuple[Action, ...]) -> None:
             assert state.sessions[one.session].phase in (Phase.WAITING, Phase.PAUSED)
 
 
-def played(seed: int, steps: int, *, half: bool = False) -> Iterator[Step]:
+def played(
+    seed: int, steps: int, *, half: bool = False, defrag: Defrag | None = None
+) -> Iterator[Step]:
     """A world step by step: the state before each plan, its actions, all or some of them done."""
     rng = random.Random(seed)  # noqa: S311
     world = cluster(rng)
+    world.defrag = defrag or Defrag()
     planner = Planner()
     for number in range(steps):
         happen(rng, world, number)
@@ -212,3 +217,15 @@ def test_thousands_of_steps_of_play_keep_all_promises() -> None:
         if len(world.sessions) > 40:
             for key in sorted(world.sessions)[:20]:
                 world.end(key)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6))
+def test_with_defragmentation_all_promises_hold_and_moves_come_to_an_end(seed: int) -> None:
+    steps = list(played(seed, 50, half=True, defrag=Defrag(DefragMode.ON, moves=2)))
+    for _, state, actions in steps:
+        check_bounds(state)
+        check_actions(state, actions)
+        moved = [one for one in actions if isinstance(one, Move) and one.reason == "Defragmented"]
+        assert len(moved) <= 2
+    rest(steps[-1][0])

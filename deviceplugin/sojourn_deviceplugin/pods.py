@@ -33,6 +33,7 @@ class SessionPod:
     priority: int
     promises: Mapping[int, Promise]
     uid: str = ""
+    time_slice_ns: int = UNKNOWN.time_slice_ns
 
 
 def session_pod(raw: Mapping[str, Any]) -> SessionPod | None:
@@ -63,9 +64,16 @@ def session_pod(raw: Mapping[str, Any]) -> SessionPod | None:
             priority=int(notes[names.ANNOTATION_PRIORITY]),
             promises=promises,
             uid=str(meta.get("uid", "")),
+            time_slice_ns=_time_slice_ns(notes),
         )
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def _time_slice_ns(notes: Mapping[str, str]) -> int:
+    """Absent on pods of an older operator: then the usual one."""
+    milliseconds = notes.get(names.ANNOTATION_TIME_SLICE)
+    return UNKNOWN.time_slice_ns if milliseconds is None else int(milliseconds) * 1_000_000
 
 
 def tier_of(grant: Grant, pod: SessionPod | None, *, slice_bytes: int) -> Tier:
@@ -75,4 +83,9 @@ def tier_of(grant: Grant, pod: SessionPod | None, *, slice_bytes: int) -> Tier:
     promise = pod.promises.get(grant.ordinal)
     if promise is None or promise.slices != grant.slices:
         return UNKNOWN
-    return Tier(priority=pod.priority, share=promise.share, bytes=grant.slices * slice_bytes)
+    return Tier(
+        priority=pod.priority,
+        share=promise.share,
+        time_slice_ns=pod.time_slice_ns,
+        bytes=grant.slices * slice_bytes,
+    )

@@ -172,6 +172,7 @@ def _annotations(start: Start) -> dict[str, str]:
     return {
         names.ANNOTATION_TIER: start.tier.meta.name,
         names.ANNOTATION_PRIORITY: str(start.tier.priority),
+        names.ANNOTATION_TIME_SLICE: str(start.tier.time_slice_ms),
         names.ANNOTATION_SHARE: str(sum(gpu.share for gpu in start.placement.gpus)),
         names.ANNOTATION_GPUS: json.dumps(gpus, separators=(",", ":")),
     }

@@ -37,6 +37,16 @@ def test_a_grant_gets_the_priority_and_share_of_its_gpu() -> None:
     assert (tier.priority, tier.share, tier.bytes) == (2500, 300, 2048)
 
 
+def test_a_grant_gets_the_time_slice_of_its_tier() -> None:
+    pod = raw()
+    pod["metadata"]["annotations"][names.ANNOTATION_TIME_SLICE] = "20"
+    assert tier_of(grant(), session_pod(pod), slice_bytes=1024).time_slice_ns == 20_000_000
+
+
+def test_a_pod_of_an_older_operator_has_the_usual_time_slice() -> None:
+    assert tier_of(grant(), session_pod(raw()), slice_bytes=1024).time_slice_ns == 50_000_000
+
+
 @pytest.mark.parametrize("other", [grant(ordinal=0), grant(slices=3)])
 def test_a_grant_that_the_operator_did_not_count_stays_lowest(other: Grant) -> None:
     assert tier_of(other, session_pod(raw()), slice_bytes=1024) == UNKNOWN
@@ -53,6 +63,7 @@ def test_without_a_pod_a_grant_stays_lowest() -> None:
         lambda meta: meta["ownerReferences"][0].update(apiVersion="evil.dev/v1"),
         lambda meta: meta["ownerReferences"][0].update(controller=False),
         lambda meta: meta["annotations"].update({names.ANNOTATION_PRIORITY: "high"}),
+        lambda meta: meta["annotations"].update({names.ANNOTATION_TIME_SLICE: "short"}),
         lambda meta: meta["annotations"].update({names.ANNOTATION_GPUS: "[{}]"}),
         lambda meta: meta["annotations"].update({names.ANNOTATION_GPUS: "nonsense"}),
         lambda meta: meta.pop("annotations"),

@@ -89,6 +89,7 @@ def test_the_whole_metadata() -> None:
         "annotations": {
             "sojourn.dev/tier": "silver",
             "sojourn.dev/priority": "500",
+            "sojourn.dev/time-slice": "50",
             "sojourn.dev/share": "600",
         },
         "finalizers": ["sojourn.dev/record-end"],

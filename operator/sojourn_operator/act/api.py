@@ -68,7 +68,9 @@ def connect() -> ApiClient:
             hint = "run it in a pod with a service account, or set KUBECONFIG"
             raise ConnectError(f"no cluster to connect to ({error}); {hint}") from error
     configuration.retries = False
-    return ApiClient(configuration)
+    client = ApiClient(configuration)
+    client.user_agent = MANAGER_OPERATOR
+    return client
 
 
 class Api:

@@ -97,6 +97,9 @@ class Operator:
         except OSError:
             return 0
 
+    def until_ready(self) -> None:
+        wait_until(lambda: self.get("/readyz") == 200, what="the operator has read the cluster")
+
     def metric(self, name: str) -> float:
         """One series by its full name; 0 if it is not there yet."""
         return self._metrics().get(name, 0.0)
@@ -215,13 +218,15 @@ class Rig:
         )
         return sorted((e.reason, e.message, e.count) for e in found.items)
 
-    def writes(self) -> list[tuple[str, str]]:
-        """Every write by anybody so far, as the API server's audit log has it."""
+    def writes(self, *, by: str = "") -> list[tuple[str, str]]:
+        """Every write so far, by anybody or by one program, as the audit log has it."""
         entries = map(json.loads, self.control_plane.audit_log.read_text().splitlines())
         return [
             (entry["verb"], entry["objectRef"]["resource"])
             for entry in entries
-            if entry["verb"] not in ("get", "list", "watch") and "objectRef" in entry
+            if entry["verb"] not in ("get", "list", "watch")
+            and "objectRef" in entry
+            and by in entry.get("userAgent", "")
         ]
 
     def until_ready(self, name: str, *, epoch: int = 1) -> Raw:

@@ -1,5 +1,7 @@
 """What goes wrong: killed operators, crashing runtimes, drains, lost nodes, wrong specs."""
 
+import signal
+
 import pytest
 from kubernetes.client import V1Eviction, V1ObjectMeta, V1Pod
 from operatorrig import NAMESPACE, Operator, Rig, create_model, wait_until
@@ -7,6 +9,7 @@ from sojourn_api import names
 
 pytestmark = pytest.mark.cluster
 
+EXPECTED = {"Placed", "Started", "Preempted", "Paused", "ContextSaved"}
 BIG = {"resources": {"slices": 60, "share": 100}}
 
 
@@ -83,6 +86,55 @@ def test_an_operator_killed_before_anyone_is_paused_keeps_to_its_nomination(rig:
     other = "two" if loser == "one" else "one"
     assert rig.condition(other, "Ready")["status"] == "True"
     assert rig.status(other)["epoch"] == 1
+
+
+def test_an_operator_killed_after_each_of_its_writes_still_gets_there(rig: Rig) -> None:
+    """Gold comes while silver runs; no operator lives longer than a few writes."""
+    rig.nodes.add_node("node-a")
+    rig.operate().until_ready()
+    rig.create("silver", **BIG)
+    rig.until_ready("silver")
+    rig.operators[0].kill()
+    rig.create("golden", **BIG, tier="gold")
+
+    def writes() -> int:
+        return sum(what != "leases" for _, what in rig.writes(by="sojourn-operator"))
+
+    for more in (1, 1, 2, 1, 3, 2):
+        before = writes()
+        operator = rig.operate()
+        wait_until(lambda: writes() >= before + more, what=f"{more} writes more")  # noqa: B023 - used at once
+        operator.kill()
+        if rig.condition("golden", "Ready").get("status") == "True":
+            break
+    rig.operate()
+    rig.until_ready("golden")
+    rig.until("silver", "Paused", "True", "PreemptedByGold")
+    assert rig.status("silver")["snapshot"]["tokens"] == 100
+    assert rig.status("silver")["epoch"] == 1
+    assert rig.pods("golden") == ["golden-1"]
+    told = [reason for reason, _, _ in rig.events("silver")]
+    assert sorted(set(told) - {"WaitingForRoom"}) == sorted(set(told) & EXPECTED)
+
+
+def test_a_leader_that_was_frozen_does_not_act_after_it_lost_the_lease(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    first = rig.operate(identity="one")
+    rig.create("early")
+    rig.until_ready("early")
+    second = rig.operate(identity="two")
+    second.until_ready()
+    first.process.send_signal(signal.SIGSTOP)
+    rig.create("late")
+    rig.until_ready("late")
+    assert second.metric("sojourn_operator_leader") == 1
+    first.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: first.metric("sojourn_operator_leader") == 0, what="it knows that it lost")
+    first_writes = first.metric_sum("sojourn_operator_api_writes_total")
+    rig.create("later")
+    rig.until_ready("later")
+    assert first.metric_sum("sojourn_operator_api_writes_total") == first_writes
+    assert rig.pods("late") == ["late-1"]
 
 
 def test_the_standby_takes_over_and_is_ready_before(rig: Rig) -> None:

@@ -40,8 +40,11 @@ def test_the_poll_is_called_every_four_layers(new_runner: NewRunner) -> None:
 def test_a_poll_that_says_stop_ends_the_pass_midway(new_runner: NewRunner) -> None:
     answers = iter([False, True])
     stop = StopFlag(lambda: next(answers))
-    assert new_runner(threads=2).forward([PROMPT], stop=stop) is INTERRUPTED
+    runner = new_runner(threads=2)
+    assert runner.forward([PROMPT], stop=stop) is INTERRUPTED
     assert next(answers, None) is None
+    by_layer = runner.kv[0].reshape(6, -1)
+    assert by_layer.any(axis=1).tolist() == [True] * 4 + [False] * 2
 
 
 def test_the_pass_repeated_after_a_stop_gives_equal_bits(new_runner: NewRunner) -> None:

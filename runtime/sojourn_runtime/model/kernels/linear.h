@@ -11,7 +11,8 @@
 namespace SJ_VARIANT {
 
 constexpr int kPanel = 32;
-// Hardware prefetch stops at page borders (the weights are mapped from a file in 4 KiB pages); this steps over them.
+// Hardware prefetch stops at page borders (the weights are mapped from a file in 4 KiB pages); this
+// steps over them. In elements.
 constexpr int kPrefetchAhead = 2048;
 
 // `R` rows of `x` against `P` panels; `finish(row, panel, first16, second16)` takes the sums.
@@ -46,7 +47,8 @@ inline __attribute__((always_inline)) void tile(const float* x, long stride, con
 }
 
 template <int R, class Finish>
-inline void some_rows(int rows, const float* x, long stride, const uint16_t* w, int k_size, const Finish& finish) {
+inline void some_rows(int rows, const float* x, long stride, const uint16_t* w, int k_size,
+                      const Finish& finish) {
   if constexpr (R > 1) {
     if (rows < R) return some_rows<R - 1>(rows, x, stride, w, k_size, finish);
   }

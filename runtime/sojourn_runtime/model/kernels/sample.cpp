@@ -1,7 +1,8 @@
 // Chooses a token: a function of (logits, parameters, key) alone, on any processor.
 //
-// Gumbel-max: the winner of x_i - log(E_i), where E_i is exponential noise from a counter-based hash of (key, token). No
-// state, so nothing of it must survive a pause. Plain double arithmetic; our own exp and log, because libm's differ.
+// Gumbel-max: the winner of x_i - log(E_i), where E_i is exponential noise from a counter-based hash of
+// (key, token). No state, so nothing of it must survive a pause. Plain double arithmetic; our own exp
+// and log, because libm's differ.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -103,7 +104,8 @@ int32_t race(const std::vector<Candidate>& all, uint64_t key) {
   int32_t winner = all.front().id;
   for (const Candidate& c : all) {
     const uint32_t h = uint32_t(mix(key + uint64_t(uint32_t(c.id)) * kGolden) >> 32);
-    // Noise is at most -log(u), and u is at least 2^-(leading zeros + 1): most tokens are out without a logarithm.
+    // Noise is at most -log(u), and u is at least 2^-(leading zeros + 1): most tokens are out without a
+    // logarithm.
     if (c.x + (h ? __builtin_clz(h) + 1 : 33) * kLn2 < best) continue;
     const double u = (double(h) + 0.5) * 0x1p-32;
     const double score = c.x - log_of(-log_of(1.0 - u));

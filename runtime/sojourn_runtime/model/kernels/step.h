@@ -1,4 +1,5 @@
-// One step of a Llama-family model: rows in, KV written, logits of the wanted rows out. Run by all members of a team.
+// One step of a Llama-family model: rows in, KV written, logits of the wanted rows out. Run by all
+// members of a team.
 //
 // Members divide rows, panels or heads between them and never one sum, so their number cannot change a bit.
 #pragma once
@@ -13,7 +14,9 @@ constexpr int kLayersBetweenStops = 4;
 
 struct Range { int begin, end; };
 
-inline Range share(int count, int member, int size) { return {count * member / size, count * (member + 1) / size}; }
+inline Range share(int count, int member, int size) {
+  return {count * member / size, count * (member + 1) / size};
+}
 
 inline int panels(int outputs) { return (outputs + kPanel - 1) / kPanel; }
 
@@ -43,7 +46,8 @@ inline void embed(const Step& step, int member) {
   const Range mine = share(step.batch->rows, member, step.team->size());
   for (int r = mine.begin; r < mine.end; ++r) {
     const int token = step.batch->tokens[r], within = token % kPanel;
-    const uint16_t* column = m.embedding + long(token / kPanel) * m.hidden * kPanel + 2 * (within % 16) + within / 16;
+    const uint16_t* panel = m.embedding + long(token / kPanel) * m.hidden * kPanel;
+    const uint16_t* column = panel + 2 * (within % 16) + within / 16;
     float* out = step.space->residual + long(r) * m.hidden;
     for (int i = 0; i < m.hidden; ++i) out[i] = from_bf16(column[long(i) * kPanel]);
   }
@@ -68,10 +72,12 @@ inline void rotate(float* head, int head_dim, const float* cosine, const float* 
 
 inline void norm_head(float* head, const float* weight, int head_dim, float epsilon) {
   const Lanes factor = all(inverse_rms(head, head_dim, epsilon));
-  for (int i = 0; i < head_dim; i += kLanes) store(head + i, mul(mul(load(head + i), factor), load(weight + i)));
+  for (int i = 0; i < head_dim; i += kLanes)
+    store(head + i, mul(mul(load(head + i), factor), load(weight + i)));
 }
 
-// Rotates queries and keys of the member's rows by their positions, and writes keys and values into the cache.
+// Rotates queries and keys of the member's rows by their positions, and writes keys and values into
+// the cache.
 inline void place(const Step& step, int layer, int member) {
   const SjModel& m = *step.model;
   const SjLayer& l = m.layers[layer];

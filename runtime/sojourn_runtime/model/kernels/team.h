@@ -1,7 +1,8 @@
 // A fixed team of threads that runs one function together, with a barrier.
 //
-// Not OpenMP: its library is missing from slim images, and its wait policy can only be set by the environment. A waiter
-// here spins for some microseconds, then sleeps in the kernel: sessions share cores, and a spinning neighbour ruins them.
+// Not OpenMP: its library is missing from slim images, and its wait policy can only be set by the
+// environment. A waiter here spins for some microseconds, then sleeps in the kernel: sessions share
+// cores, and a spinning neighbour ruins them.
 #pragma once
 
 #include <stdint.h>

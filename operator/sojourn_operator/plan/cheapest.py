@@ -13,7 +13,7 @@ from typing import Final
 from sojourn_operator.plan.need import Need
 from sojourn_operator.plan.room import Room
 from sojourn_operator.plan.roster import Roster, Spot
-from sojourn_operator.plan.take import Take
+from sojourn_operator.plan.take import WHOLE, Take
 from sojourn_operator.plan.victims import Candidate, Cost, cost_of
 
 Load = Mapping[str, tuple[int, int]]
@@ -92,7 +92,7 @@ def _cost_at(search: Search, spot: Spot, loads: list[Load]) -> Cost | None:
     """What room on one GPU costs: all that may go, less the most important that fit again."""
     room, index = search.rooms[spot[0]], spot[1]
     need = search.need(room)
-    if need is None or (parts := need.gpu.parts[index]) < 0:
+    if need is None or not 0 <= (parts := need.gpu.parts[index]) <= WHOLE:
         return None
     slices, time = room.slices[index] - need.gpu.slices, room.parts[index] - parts
     for what in search.going(spot[0]):

@@ -3,20 +3,25 @@
 One GPU is found by `cheapest`; several GPUs, and nodes short of CPU or memory, node by node.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from sojourn_operator.plan import tenants
-from sojourn_operator.plan.cheapest import Search, offers
+from sojourn_operator.plan.cheapest import NOBODY, Load, Search, offers
+from sojourn_operator.plan.index import tie_of
 from sojourn_operator.plan.need import Need
 from sojourn_operator.plan.rank import Verdict, may_pause, priority_of
 from sojourn_operator.plan.room import Room
+from sojourn_operator.plan.roster import Spot
 from sojourn_operator.plan.state import Phase, Session
+from sojourn_operator.plan.take import WHOLE
 from sojourn_operator.plan.turn import Turn
 from sojourn_operator.plan.victims import Candidate, Claim, candidate, find_claims
 
 CLOSE_CALLS: Final = 4
 """Claims that are looked at for homes of their victims: a guess; each home costs a decision."""
+SHORTLIST: Final = 64
+"""Nodes that are simulated for a claimant of several GPUs: a guess, as kube-scheduler has one."""
 
 
 class RoomFinder:
@@ -35,7 +40,7 @@ class RoomFinder:
         """Ways to make room over the fewest GPUs that give any; cheapest first."""
         request = self._session.request
         for shards in range(request.shards, max(request.max_shards, request.shards) + 1):
-            claims = self._one(shards) if shards == 1 else self._among(self._all(), shards)
+            claims = self._one(shards) if shards == 1 else self._many(shards)
             if claims:
                 return claims
         return []
@@ -80,8 +85,37 @@ class RoomFinder:
         ]
         return [tier.name for tier in sorted(below, key=lambda one: (one.priority, one.name))]
 
-    def _all(self) -> Iterable[str]:
-        return self._turn.board.placer.rooms
+    def _many(self, shards: int) -> list[Claim]:
+        """Nodes with least to free first; nodes short of CPU are among them."""
+        maps = [self._turn.board.roster.of[tier] for tier in self._tiers()]
+        need_on, ranked = self._needs(shards), []
+        names = {spot[0] for held in maps for spot in held} | set(self._turn.leaving_nodes())
+        for name in names:
+            room = self._turn.board.placer.rooms[name]
+            need = need_on(room)
+            if need is not None:
+                wanted = self._to_free(room, need, maps)
+                if wanted is not None:
+                    ranked.append((wanted, tie_of(name), name))
+        ranked.sort()
+        self._strict = False
+        return self._among([name for _, _, name in ranked[:SHORTLIST]], shards)
+
+    def _to_free(self, room: Room, need: Need, maps: Sequence[Mapping[Spot, Load]]) -> int | None:
+        """Slices to free on the emptiest GPUs, None if all of lower tiers would not be enough."""
+        name, slices = room.node.name, need.gpu.slices
+        going = [0] * len(room.slices)
+        for what in self._turn.leaving_from(name):
+            for index, freed, _ in what.gpus:
+                going[index] += freed
+        lacking = []
+        for index, parts in enumerate(need.gpu.parts):
+            lack = slices - room.slices[index] - going[index]
+            held = [load for spots in maps for load in spots.get((name, index), NOBODY).values()]
+            if 0 <= parts <= WHOLE and lack <= sum(freed for freed, _ in held):
+                lacking.append(max(lack, 0))
+        lacking.sort()
+        return sum(lacking[: need.gpu.shards]) if len(lacking) >= need.gpu.shards else None
 
     def _short(self) -> list[str]:
         """Nodes where CPU, memory or pods stand in the way: any session there may matter."""

@@ -259,3 +259,15 @@ def test_the_story_gold_comes_silver_pauses_gold_ends_silver_returns() -> None:
     world.end("llm/g")
     live(10)
     assert phase("s") == "Running"
+
+
+def test_gold_over_several_gpus_clears_the_node_with_least_to_free() -> None:
+    cluster = [node("a", 3), node("b", 3)]
+    held = [running(f"a{i}", on("a", i, slices=60)) for i in range(3)]
+    held += [running(f"b{i}", on("b", i, slices=60)) for i in range(2)]
+    gold = session("g", "gold", 240, share=2500, max_shards=3, since=990.0)
+    actions = plan(state(cluster, [*held, gold])).actions
+    (nominate,) = of(Nominate, actions)
+    assert [use.share for use in nominate.nomination.place.gpus] == [834, 834, 834]
+    assert nominate.nomination.place.node == "b"
+    assert sorted(one.session for one in of(Pause, actions)) == ["llm/b0", "llm/b1"]

@@ -15,7 +15,7 @@ ORDER = ("llmsessions", "llmmodels", "qostiers", "tenants", "gpunodes", "session
 HEAD = """# The API
 
 Group `sojourn.dev`, version `v1alpha1`; `kubectl explain llmsession.spec` tells the same.
-This page is made from the CRDs by `python tests/unit/api/test_reference.py`, and compared by a test.
+This page is made from the CRDs by `python tests/unit/api/test_reference.py`; a test compares it.
 Shares are thousandths of an A100-80GB; a field in **bold** is required.
 """
 CONDITIONS = "conditions[]"

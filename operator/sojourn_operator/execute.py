@@ -18,7 +18,7 @@ from sojourn_operator.note import Note, Subject
 from sojourn_operator.plan import actions
 from sojourn_operator.quiet import Quiet
 from sojourn_operator.scene import Scene
-from sojourn_operator.view import World
+from sojourn_operator.world import World
 
 
 @dataclass(frozen=True, slots=True)

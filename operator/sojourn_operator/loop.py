@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from sojourn_operator import metrics, plan, reasons, upkeep, view
+from sojourn_operator import metrics, pacing, plan, reasons, upkeep, view
 from sojourn_operator.act.api import Api, ApiError
 from sojourn_operator.act.apply import Hands
 from sojourn_operator.act.events import Teller
@@ -26,7 +26,7 @@ from sojourn_operator.note import Note, Subject
 from sojourn_operator.planning import Planning
 from sojourn_operator.pod import Pod
 from sojourn_operator.scene import Runtime
-from sojourn_operator.view import World
+from sojourn_operator.world import World, scene_of
 
 GATHER_SECONDS: Final = 0.01
 """Changes come in flocks (a pod's phase, then its conditions); one pass serves them all."""
@@ -180,7 +180,7 @@ class Loop:
         this.deadlines += [
             until
             for seen in world.sessions.values()
-            if (until := view.avoided_until(seen.session)) > now
+            if (until := pacing.avoided_until(seen.session)) > now
         ]
         return self._next(this)
 
@@ -217,7 +217,7 @@ class Loop:
         pods = world.pods_by_session()
         lost = world.lost_nodes()
         for key in world.sessions:
-            scene = view.scene(world, key, pods=pods.get(key, ()), lost_nodes=lost)
+            scene = scene_of(world, key, pods=pods.get(key, ()), lost_nodes=lost)
             with self._counted(this, key, "step"):
                 deadline = self._executor.step(world, scene)
                 this.deadlines += [] if deadline is None else [deadline]
@@ -252,7 +252,7 @@ class Loop:
         metrics.ACTIONS.labels(type(action).__name__).inc()
         with self._counted(this, key, "action"):
             if self._executor.do(at_hand.world, action) and self._refresh(at_hand.sessions, key):
-                scene = view.scene(
+                scene = scene_of(
                     at_hand.world,
                     key,
                     pods=at_hand.pods.get(key, ()),
@@ -295,7 +295,7 @@ def _trouble(world: World, key: str) -> Trouble | None:
     problem = template_problem(session.spec.template)
     if problem:
         return Trouble(reasons.INVALID_TEMPLATE, problem)
-    if view.blocked_by_failure(session, model_generation=model.meta.generation):
+    if pacing.blocked_by_failure(session, model_generation=model.meta.generation):
         failure = session.status.failure
         return Trouble(failure.reason if failure else "", "", told=True)
     return None

@@ -147,8 +147,8 @@ def live_state() -> plan.State:
     """The state that the operator would decide from now."""
     from sojourn_operator.act.api import Api, connect  # noqa: PLC0415 - files need no cluster
     from sojourn_operator.cache import Cache  # noqa: PLC0415
-    from sojourn_operator.view import World as Seen  # noqa: PLC0415
     from sojourn_operator.view import state  # noqa: PLC0415
+    from sojourn_operator.world import World as Seen  # noqa: PLC0415
 
     cache = Cache(lambda: None)
     cache.relist(Api(connect()))

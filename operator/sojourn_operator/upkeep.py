@@ -12,7 +12,7 @@ from sojourn_api.objects import Condition, Model, ObjectMeta, Tenant
 from sojourn_api.render import conditions_to_raw, tier_to_raw
 from sojourn_api.shipped import SHIPPED_TIERS
 
-from sojourn_operator import plan, view
+from sojourn_operator import plan
 from sojourn_operator.act import status as conditions
 from sojourn_operator.act.api import Api, ConflictError
 from sojourn_operator.act.status import FALSE, TRUE, UNKNOWN, Verdict
@@ -20,7 +20,8 @@ from sojourn_operator.cache import Cache, Table
 from sojourn_operator.kinds import MODELS, TENANTS, TIERS, Kind
 from sojourn_operator.namespaces import TierMarks
 from sojourn_operator.plan.words import size as plan_size
-from sojourn_operator.view import World
+from sojourn_operator.wants import WORKSPACE_BYTES
+from sojourn_operator.world import World, tenants_by_namespace
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ def _model_verdict(world: World, model: Model) -> Verdict:
     if not gpus:
         text = "no GPUNode has a healthy GPU yet; is the device plugin running?"
         return Verdict(READY, UNKNOWN, "NoGPU", text)
-    need = model.weight_bytes + view.WORKSPACE_BYTES
+    need = model.weight_bytes + WORKSPACE_BYTES
     most = max(gpu.slices * gpu.slice_bytes for gpu in gpus)
     need = max(need, model.minimum_gpu_bytes)
     if need > most:
@@ -126,7 +127,7 @@ def _model_verdict(world: World, model: Model) -> Verdict:
 
 
 def _tenant_verdict(world: World, tenant: Tenant) -> Verdict:
-    owners = view.tenants_by_namespace(world.tenants.values())
+    owners = tenants_by_namespace(world.tenants.values())
     lost = [name for name in tenant.namespaces if owners[name].meta.name != tenant.meta.name]
     if lost:
         owner = owners[lost[0]].meta.name

@@ -17,13 +17,13 @@ from sojourn_api.objects import (
     SessionStatus,
     Tenant,
 )
-from sojourn_operator import view
+from sojourn_operator import pacing, view
 from sojourn_operator.budget import parse_budget
 from sojourn_operator.cache import Seen
 from sojourn_operator.node import Node, quantity
 from sojourn_operator.plan import Phase
 from sojourn_operator.scene import Runtime
-from sojourn_operator.view import World
+from sojourn_operator.world import World
 
 from tests.unit.pretend_session import TIER, Pretend, pod, report, session
 
@@ -134,9 +134,9 @@ def test_back_off_ends_and_a_change_ends_it_at_once() -> None:
     found.place()
     found.run_pods()
     found.crash_pods()
-    assert view.not_before(found.session) == NOW + 5
+    assert pacing.not_before(found.session) == NOW + 5
     changed = dataclasses.replace(found.session.meta, generation=2)
-    assert view.not_before(dataclasses.replace(found.session, meta=changed)) == 0
+    assert pacing.not_before(dataclasses.replace(found.session, meta=changed)) == 0
 
 
 @pytest.mark.parametrize(("generation", "model"), [(1, 3), (2, 3), (1, 4)])
@@ -148,7 +148,7 @@ def test_what_is_not_tried_again_waits_for_session_or_model(generation: int, mod
         meta=dataclasses.replace(found.meta, generation=generation),
         status=SessionStatus(failure=failure),
     )
-    blocked = view.blocked_by_failure(changed, model_generation=model)
+    blocked = pacing.blocked_by_failure(changed, model_generation=model)
     assert blocked is ((generation, model) == (1, 3))
 
 
@@ -158,7 +158,7 @@ def test_a_node_that_refused_is_avoided_for_a_while() -> None:
     found.pods["chat-1"] = pod(1, phase="Failed", reason="UnexpectedAdmissionError")
     found.settle()
     assert planned(found.session).avoid == ("node-a",)
-    later = dataclasses.replace(world(found.session), now=NOW + view.AVOID_SECONDS)
+    later = dataclasses.replace(world(found.session), now=NOW + pacing.AVOID_SECONDS)
     assert view.state(later, blocked=frozenset()).sessions["team/chat"].avoid == ()
 
 
@@ -226,15 +226,15 @@ def test_idle_pauses_and_a_later_wake_ends_it() -> None:
     found = Pretend(session(idle_after_seconds=60, idle_action=IdleAction.PAUSE))
     found.place()
     found.run_pods()
-    assert not view.idle(found.session, Runtime())
-    assert view.idle(found.session, Runtime(idle=True))
+    assert not pacing.idle(found.session, Runtime())
+    assert pacing.idle(found.session, Runtime(idle=True))
     found.pause(by="", reason="Idle")
-    assert view.idle(found.session, None)
+    assert pacing.idle(found.session, None)
     found.end_pods(report(1))
-    assert view.idle(found.session, None)
+    assert pacing.idle(found.session, None)
     woken = {"sojourn.dev/wake": "2026-01-01T00:00:00Z"}
     awake = dataclasses.replace(found.session.meta, annotations=woken)
-    assert not view.idle(dataclasses.replace(found.session, meta=awake), None)
+    assert not pacing.idle(dataclasses.replace(found.session, meta=awake), None)
 
 
 @pytest.mark.parametrize(

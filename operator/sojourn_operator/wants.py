@@ -1,0 +1,101 @@
+"""What a session asks for: slices, share and the like, from its spec, its model and its tier.
+
+Pure. Each figure that a spec may leave out is derived here, in one function.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, cast
+
+from sojourn_api.objects import (
+    GpuNode,
+    Model,
+    Session,
+    SessionPlacement,
+    Spreading,
+    Tenant,
+    Tier,
+)
+
+from sojourn_operator import plan
+from sojourn_operator.node import quantity
+
+MIB: Final = 1024 * 1024
+DEFAULT_SLICE_BYTES: Final = 1024 * MIB
+WORKSPACE_BYTES: Final = 512 * MIB
+"""Activations and the allocator's slack on one GPU (contract of the runtime's memory plan)."""
+
+
+def request(session: Session, model: Model, *, share: int, slice_bytes: int) -> plan.Request:
+    """What the session asks for in all."""
+    spec = session.spec
+    tokens = spec.context_length or model.context_length
+    need = model.weight_bytes + model.kv_bytes_per_token * tokens + WORKSPACE_BYTES
+    minimum = -(-model.minimum_gpu_bytes // slice_bytes)
+    slices = spec.resources.slices or max(-(-need // slice_bytes), minimum)
+    cpu, memory = _pod_resources(spec.template)
+    return plan.Request(
+        slices=slices,
+        share=share,
+        decode_fraction=model.decode_fraction,
+        max_shards=spec.resources.max_shards,
+        minimum_slices=minimum,
+        gpu_models=spec.placement.gpu_models,
+        node_selector=tuple(sorted(spec.placement.node_selector.items())),
+        tolerations=_tolerations(spec.template),
+        cpu_milli=cpu,
+        memory_bytes=memory,
+        spread=spec.placement.spreading is Spreading.SPREAD,
+    )
+
+
+def share_of(session: Session, tier: Tier | None, tenant: Tenant | None) -> int:
+    """The share asked for: the session's wish, else its tenant's guarantee, else its tier's."""
+    if session.spec.resources.share is not None:
+        return session.spec.resources.share
+    if tenant is not None and session.spec.tier in tenant.guarantees:
+        return tenant.guarantees[session.spec.tier]
+    return tier.guaranteed_share if tier is not None else 0
+
+
+def slice_bytes(gpu_nodes: Iterable[GpuNode]) -> int:
+    """The size of a slice: the smallest in use, so that a derived number is never short."""
+    sizes = [gpu.slice_bytes for node in gpu_nodes for gpu in node.gpus]
+    return min(sizes, default=DEFAULT_SLICE_BYTES)
+
+
+def held(held: SessionPlacement, model: Model | None) -> plan.Request:
+    """A session asks for what it holds, whatever its spec says by now."""
+    shards = max(len(held.gpus), 1)
+    return plan.Request(
+        slices=sum(gpu.slices for gpu in held.gpus),
+        share=sum(gpu.share for gpu in held.gpus),
+        decode_fraction=model.decode_fraction if model else 500,
+        shards=shards,
+        max_shards=shards,
+    )
+
+
+def _tolerations(template: Mapping[str, object]) -> tuple[plan.Toleration, ...]:
+    entries = template.get("tolerations")
+    if not isinstance(entries, list):
+        return ()
+    return tuple(
+        plan.Toleration(
+            key=str(entry.get("key") or ""),
+            operator=str(entry.get("operator") or "Equal"),
+            value=str(entry.get("value") or ""),
+            effect=str(entry.get("effect") or ""),
+        )
+        for entry in entries
+    )
+
+
+def _pod_resources(template: Mapping[str, object]) -> tuple[int, int]:
+    """CPU in thousandths and memory in bytes that the pod will request."""
+    resources = template.get("resources")
+    if not isinstance(resources, Mapping):
+        return 0, 0
+    limits = cast("Mapping[str, object]", resources.get("limits") or {})
+    requests = {**limits, **cast("Mapping[str, object]", resources.get("requests") or {})}
+    cpu = quantity(str(requests.get("cpu", "0")))
+    return int(cpu * 1000), int(quantity(str(requests.get("memory", "0"))))

@@ -15,9 +15,11 @@ from typing import Final
 from sojourn_operator.plan.need import GpuNeed, Need
 from sojourn_operator.plan.prices import GPU
 from sojourn_operator.plan.room import Choice, Room
-from sojourn_operator.plan.state import Mix, Node
+from sojourn_operator.plan.state import Gpu, Mix, Node
 from sojourn_operator.plan.tuning import ANY_MIX, WIDEST, Tuning, tune
 
+EVEN: Final = 500
+"""The decode fraction at which GPUs of different models are weighed against one another."""
 NUDGE: Final = 1e-6
 """Costs at an edge of a step belong to the better side, whatever rounding did to them."""
 
@@ -63,11 +65,13 @@ class Policy:
         self.weights = weights or Weights()
         self.tuning = Tuning()
         self._sites: dict[str, Site] = {}
+        self._tables: dict[tuple[str, int, float], tuple[float, ...]] = {}
 
     def retune(self, mix: Mix, nodes: Iterable[Node]) -> None:
         """Pack for this mix from now on."""
         self.tuning = tune(mix, nodes)
         self._sites.clear()
+        self._tables.clear()
 
     def score(self, room: Room, need: Need) -> int | None:
         """How well the node serves the need, None if it cannot."""
@@ -166,16 +170,28 @@ class Policy:
             tuning, weights = self.tuning, self.weights
             site = self._sites[node.name] = Site(
                 node=node,
-                worth=tuple(
-                    tuning.worth.get((gpu.model, gpu.slices), ANY_MIX) for gpu in node.gpus
-                ),
+                worth=tuple(self._worth(gpu) for gpu in node.gpus),
                 price=tuple(
-                    weights.scarce * price**weights.scarce_power if price > 0 else 0.0
+                    scale(gpu) * weights.scarce * price**weights.scarce_power if price > 0 else 0.0
                     for gpu in node.gpus
                     for price in (tuning.price.get(gpu.model, 0.0),)
                 ),
             )
         return site
+
+    def _worth(self, gpu: Gpu) -> tuple[float, ...]:
+        """The worth of its remainders in thousandths of an A100; one table for equal GPUs."""
+        key = (gpu.model, gpu.slices, scale(gpu))
+        table = self._tables.get(key)
+        if table is None:
+            plain = self.tuning.worth.get((gpu.model, gpu.slices), ANY_MIX)
+            table = self._tables[key] = tuple(key[2] * worth for worth in plain)
+        return table
+
+
+def scale(gpu: Gpu) -> float:
+    """What a GPU is worth in A100s, so that a remainder of an H100 outweighs that of an A100."""
+    return 1.0 if gpu.speed is None else gpu.speed.capacity(EVEN) / GPU
 
 
 def linked(room: Room, need: GpuNeed) -> tuple[int, ...] | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeVar
 
+import pytest
 from sojourn_operator.plan import (
     Move,
     Nominate,
@@ -35,6 +36,18 @@ def test_a_session_gets_the_tightest_gpu_that_holds_it() -> None:
     actions = plan(state(cluster, [taken, session("new")])).actions
     (placed,) = of(PlaceSession, actions)
     assert (placed.place.node, placed.place.gpus[0].ordinal) == ("b", 1)
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+def test_a_session_fills_a_small_gpu_rather_than_splitting_a_large_one(
+    names: tuple[str, str],
+) -> None:
+    """2.5 A100-equivalents fit the H100 only: it is kept whole while the A100 serves as well."""
+    small, large = names
+    cluster = [node(small, (gpu(0),)), node(large, (gpu(0, model="H100"),))]
+    silver = session("new", slices=1, share=1000, decode_fraction=250)
+    (placed,) = of(PlaceSession, plan(state(cluster, [silver])).actions)
+    assert placed.place.node == small
 
 
 def test_slices_must_be_on_one_gpu_and_the_wait_says_so_in_numbers() -> None:

@@ -253,10 +253,11 @@ class Rig:
         self.session.pause()
         return self.end()
 
-    def end(self) -> dict[str, Any]:
-        """The termination message of a session that ends by itself."""
+    def end(self, *, join: bool = True) -> dict[str, Any]:
+        """The termination message of a session that ends by itself, and the end of its thread."""
         assert self._over.wait(30)
-        self.session.join(30)
+        if join:
+            self.session.join(30)
         assert self.ending is not None
         return dict(self.ending.words)
 

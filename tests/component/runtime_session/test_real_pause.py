@@ -17,7 +17,7 @@ PAUSES = int(os.environ.get("SOJOURN_TEST_PAUSES", "20"))
 LONG = "Tell me about the sea. " * 180
 """About 1,100 tokens: a prefill of a second or more."""
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 NewPod = Callable[..., Pod]
 

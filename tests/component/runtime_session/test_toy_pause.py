@@ -231,11 +231,14 @@ async def test_a_pause_before_the_model_is_open_leaves_the_store_alone(new_rig: 
     await events(rig.session.submit(ask("one")))
     first = rig.pause()["snapshot"]
     before = sorted(path.name for path in rig.folder.iterdir())
-    rig.start(gate=threading.Event(), wait=False)
-    last = rig.pause()
+    gate = threading.Event()
+    rig.start(gate=gate, wait=False)
+    rig.session.pause()
+    last = rig.end(join=False)
     assert last["reason"] == "Paused"
     assert last["snapshot"]["manifest"] == first["manifest"]
     assert sorted(path.name for path in rig.folder.iterdir()) == before
+    gate.set()
 
 
 async def test_pausing_twice_is_as_good_as_once_and_requests_are_refused(new_rig: NewRig) -> None:

@@ -17,6 +17,7 @@ from sojourn_operator.act import status as conditions
 from sojourn_operator.act.api import Api, ConflictError
 from sojourn_operator.act.status import FALSE, TRUE, UNKNOWN, Verdict
 from sojourn_operator.cache import Cache, Table
+from sojourn_operator.figures import figures
 from sojourn_operator.kinds import MODELS, TENANTS, TIERS, Kind
 from sojourn_operator.namespaces import TierMarks
 from sojourn_operator.plan.words import size as plan_size
@@ -24,8 +25,6 @@ from sojourn_operator.wants import WORKSPACE_BYTES
 from sojourn_operator.world import World, tenants_by_namespace
 
 log = logging.getLogger(__name__)
-
-UP = frozenset({plan.Phase.STARTING, plan.Phase.RUNNING, plan.Phase.PAUSING})
 
 
 class Upkeep:
@@ -57,10 +56,13 @@ class Upkeep:
         for model in world.models.values():
             verdict = _model_verdict(world, model)
             self._write(MODELS, model.meta, model.conditions, verdict, {}, now=world.now)
+        known = figures(state)
         for tenant in world.tenants.values():
-            figures = _figures(tenant, state)
+            if tenant.meta.name not in known:
+                continue  # it came while the plan was carried out; the next pass knows it
+            found = known[tenant.meta.name].to_raw()
             verdict = _tenant_verdict(world, tenant)
-            if self._tenants.get(tenant.meta.uid) != figures or _differs(
+            if self._tenants.get(tenant.meta.uid) != found or _differs(
                 tenant.conditions, verdict, tenant.meta.generation
             ):
                 self._write(
@@ -68,11 +70,11 @@ class Upkeep:
                     tenant.meta,
                     tenant.conditions,
                     verdict,
-                    figures,
+                    found,
                     now=world.now,
                     force=True,
                 )
-                self._tenants[tenant.meta.uid] = figures
+                self._tenants[tenant.meta.uid] = found
 
     def _write(
         self,
@@ -80,7 +82,7 @@ class Upkeep:
         meta: ObjectMeta,
         old: tuple[Condition, ...],
         verdict: Verdict,
-        figures: Mapping[str, int],
+        numbers: Mapping[str, int],
         *,
         now: float,
         force: bool = False,
@@ -90,7 +92,7 @@ class Upkeep:
         ready = conditions.ready_condition(old, verdict, generation=meta.generation, now=now)
         body = {
             "metadata": {"name": meta.name, "uid": meta.uid},
-            "status": {"conditions": conditions_to_raw((ready,)), **figures},
+            "status": {"conditions": conditions_to_raw((ready,)), **numbers},
         }
         try:
             raw = self._api.apply(kind, body, subresource="status")
@@ -140,17 +142,3 @@ def _tenant_verdict(world: World, tenant: Tenant) -> Verdict:
         text = f"spec.tiers names {missing[0]}, which is no QoSTier; see kubectl get qostiers"
         return Verdict(READY, FALSE, "UnknownTier", text)
     return Verdict(READY, TRUE, "Active", f"{len(tenant.namespaces)} namespaces")
-
-
-def _figures(tenant: Tenant, state: plan.State) -> dict[str, int]:
-    """Share used, what of it is above the guarantee, and what of the guarantee is not used."""
-    mine = [one for one in state.sessions.values() if one.tenant == tenant.meta.name]
-    placed = [one for one in mine if one.phase in UP and one.place is not None]
-    used = sum(use.share for one in placed if one.place for use in one.place.gpus)
-    guaranteed = sum(tenant.guarantees.values())
-    return {
-        "shareUsed": used,
-        "shareBorrowed": max(used - guaranteed, 0),
-        "shareReclaimable": max(guaranteed - used, 0),
-        "sessions": len(placed),
-    }

@@ -13,8 +13,8 @@ from sojourn_deviceplugin import fragmentation
 from sojourn_deviceplugin.facts import NodeFacts
 from sojourn_deviceplugin.health import Verdict
 from sojourn_deviceplugin.ledger import Grant
-from sojourn_deviceplugin.metrics import free_slices, sizes_in_use
 from sojourn_deviceplugin.offers import Offer
+from sojourn_deviceplugin.room import free_slices, sizes_in_use
 
 HALF: Final = 500
 """Decode fraction (thousandths) at which a GPU's share is published; models have their own."""

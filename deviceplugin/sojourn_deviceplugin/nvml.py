@@ -246,14 +246,17 @@ class Events:
     def wait(self, *, milliseconds: int) -> Xid | None:
         """The next XID, or None after the time; raises NvmlError when the set has to be renewed."""
         with _as("events"):
-            if self._set is None:
-                self._register()
             try:
                 data = pynvml.nvmlEventSetWait_v2(self._set, milliseconds)
             except pynvml.NVMLError_Timeout:
                 return None
             uuid = pynvml.nvmlDeviceGetUUID(data.device)
         return Xid(uuid=uuid, number=int(data.eventData))
+
+    def open(self) -> None:
+        """Hear everything that happens from now on."""
+        with _as("events"):
+            self._register()
 
     def _register(self) -> None:
         events = pynvml.nvmlEventSetCreate()
@@ -266,7 +269,3 @@ class Events:
             except pynvml.NVMLError:
                 continue  # lost, or too old to tell: its other signs of ill health remain
         self._set = events
-
-    def forget(self) -> None:
-        """Drop the set; the next wait makes a new one."""
-        self._set = None

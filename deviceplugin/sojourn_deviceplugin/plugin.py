@@ -31,6 +31,7 @@ EAGER_SECONDS: Final = 0.25
 EAGER_FOR_NS: Final = 30_000_000_000
 CLAIMS_SECONDS: Final = 30.0
 JOIN_SECONDS: Final = 2.0
+DEAF_SECONDS: Final = 3.0
 
 
 class Plugin:
@@ -56,6 +57,7 @@ class Plugin:
             self.publisher = Publisher(Kube(access), node_name, self.node.snapshot, self.metrics)
         self._claims_at = 0.0
         self._kubelet_error = ""
+        self._heard_at = time.monotonic()
         self._silent = False
         self._pages: dict[int, dict[str, conduct.Seen]] = {}
         self._pids: dict[int, str] = {}
@@ -124,6 +126,8 @@ class Plugin:
 
     def _look_at_gpus(self) -> None:
         silent = self._reader.silent
+        if self._deaf():
+            return
         if not self._reader.fresh.is_set() and silent == self._silent:
             return
         self._reader.fresh.clear()
@@ -137,6 +141,17 @@ class Plugin:
             log.warning("XID", extra={"uuid": xid.uuid, "xid": xid.number})
         for turn in self.node.refresh(facts, xids):
             self._turned(turn)
+
+    def _deaf(self) -> bool:
+        """Whether nobody hears events yet: a GPU must not pass for healthy meanwhile.
+
+        After a while it is judged all the same: NVML may have no events here.
+        """
+        facts, now = self._reader.latest(), time.monotonic()
+        if facts.error or facts.session == self._listener.registered:
+            self._heard_at = now
+            return False
+        return now - self._heard_at < DEAF_SECONDS
 
     def _pods_of(self, facts: NodeFacts, proc: Path) -> dict[int, str]:
         """Pod UIDs of the processes on GPUs; a process id is looked up while it is there."""

@@ -15,6 +15,7 @@ from sojourn_deviceplugin.nvml import Events, Nvml, NvmlError
 
 log = logging.getLogger(__name__)
 
+RETRY_SECONDS: Final = 0.1
 EVENT_MILLISECONDS: Final = 1000
 """How long one wait for events lasts; ending the plugin takes as long at most."""
 
@@ -69,23 +70,24 @@ class Listener(threading.Thread):
         self._events = Events()
         self._heard: queue.SimpleQueue[Xid] = queue.SimpleQueue()
         self._end = threading.Event()
+        self.registered = 0
+        """The session whose events are heard; 0 is none."""
 
     def run(self) -> None:
-        registered = 0
         while not self._end.is_set():
             session = self._session()
-            if session != registered:
-                self._events.forget()
             if session == 0:
-                self._end.wait(0.1)
+                self._end.wait(RETRY_SECONDS)
                 continue
-            registered = session
             try:
+                if session != self.registered:
+                    self._events.open()
+                    self.registered = session
                 xid = self._events.wait(milliseconds=EVENT_MILLISECONDS)
             except NvmlError as error:
                 log.debug("events", extra={"error": str(error)})
-                self._events.forget()
-                self._end.wait(1.0)
+                self.registered = 0
+                self._end.wait(RETRY_SECONDS)
                 continue
             if xid is not None:
                 self._heard.put(xid)

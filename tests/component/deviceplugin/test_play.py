@@ -20,7 +20,7 @@ from sojourn_deviceplugin.config import Config, DeviceNodes
 from sojourn_deviceplugin.core import AllocationError, Node
 from sojourn_deviceplugin.facts import GpuFacts, NodeFacts, Xid
 from sojourn_deviceplugin.ledger import Holder
-from sojourn_deviceplugin.metrics import free_slices
+from sojourn_deviceplugin.room import free_slices
 
 GIB = 1024**3
 GPUS = 2

@@ -15,7 +15,8 @@ TORCH_DIR := $(CACHE)/torch-$(TORCH)-cp311
 CLUSTER := $(BIN)/python tests/cluster/cluster.py
 PYTEST_ARGS ?=
 # Packages of Debian that the local cluster and the kernels need; see docs/dependencies.md.
-DEBIAN := containerd runc containernetworking-plugins conntrack iptables debootstrap iproute2 util-linux procps g++
+DEBIAN := containerd runc containernetworking-plugins conntrack iptables debootstrap iproute2 \
+  util-linux procps openssl gcc g++ libc6-dev
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,7 +24,7 @@ help:  ## this list
 demo: setup  ## the whole story on a local Kubernetes (KEEP=1 leaves it up; KUBECONFIG=... uses your own)
 	@$(BIN)/python tests/e2e/demo.py $(if $(KEEP),--keep) $(if $(KUBECONFIG),--kubeconfig '$(KUBECONFIG)')
 
-test: setup torch check-static  ## everything: static checks and all test levels
+test: setup torch check-static cluster-build  ## everything: static checks and all test levels
 	@$(BIN)/python -m pytest -m 'not gpu' $(PYTEST_ARGS)
 
 check: setup check-static  ## the quick loop: format, lint, types, layers, unit tests
@@ -41,6 +42,10 @@ fix: setup  ## format, and mend what the linter can
 
 bench: setup torch  ## all benchmarks, as JSON into build/bench (docs/benchmarks.md says which are slow)
 	@$(BIN)/python benchmarks/all.py
+
+cluster-build: setup
+	@$(CLUSTER) build
+	@$(CLUSTER) images
 
 cluster-up: setup  ## the local Kubernetes alone
 	@$(CLUSTER) up
@@ -77,4 +82,4 @@ $(TORCH_DIR)/.ready: | $(VENV)/.ready
 	  rm -rf $(TORCH_DIR); mv $(TORCH_DIR).part $(TORCH_DIR); }
 	@touch $@
 
-.PHONY: help demo test check check-static fix bench cluster-up cluster-down setup debian torch
+.PHONY: help demo test check check-static fix bench cluster-build cluster-up cluster-down setup debian torch

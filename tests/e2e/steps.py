@@ -49,6 +49,11 @@ class Steps:
         )
         self.times["helm install"] = time.monotonic() - start
 
+    def clear(self) -> None:
+        """Remove what an earlier telling has left on this cluster."""
+        self.kube.kubectl("-n", NAMESPACE, "delete", "llms", "--all", "--timeout=120s")
+        self.kube.kubectl("-n", NAMESPACE, "delete", "events", "--all")
+
     def apply_examples(self) -> str:
         """The model and the sessions' API key, as in examples/."""
         key = yaml.safe_load((EXAMPLES / "api-key.yaml").read_text())

@@ -108,6 +108,7 @@ def _install(tale: Narrator, steps: Steps, facts: Facts, place: Place) -> None:
 def _start_two_sessions(tale: Narrator, steps: Steps, facts: Facts, place: Place) -> None:
     tale.begin("Two Silver sessions of a real model")
     place.prepare_namespace(NAMESPACE)
+    steps.clear()
     tale.answer("kubectl apply -f examples/...", steps.apply_examples())
     with facts.timed("two Silver sessions Ready"):
         for name in SILVER:

@@ -42,8 +42,7 @@ def steps(place: Place, facts: Facts) -> Iterator[Steps]:
     """After the story: its sessions are gone, and one Silver session runs on the H100."""
     del facts
     steps = Steps(place.kube)
-    for session in place.kube.items("llms", "-n", NAMESPACE):
-        steps.delete(session["metadata"]["name"])
+    steps.clear()
     steps.apply_session(SESSION, "silver", gpu_model="H100")
     steps.wait_ready(SESSION)
     yield steps

@@ -46,7 +46,7 @@ def test_gold_is_on_the_only_gpu_that_has_its_share(facts: Facts) -> None:
 
 
 def test_the_session_came_back_on_the_other_node_with_exact_context(facts: Facts) -> None:
-    assert facts.back["status"]["node"] != facts.paused["status"]["node"]
+    assert facts.back["status"]["node"] != facts.paused["status"]["placement"]["node"]
     assert facts.back["status"]["exact"] is True
 
 

@@ -169,6 +169,8 @@ class Scheduler:
             return False
         for victim in victims:
             self._park(victim)
+        if victims:  # parking names what they computed last, under which it is found now
+            hits = self.index.match(progress.root, progress.tokens[:-1])
         self.waiting.remove(progress)
         self.running.append(progress)
         progress.started, progress.ran = True, 0

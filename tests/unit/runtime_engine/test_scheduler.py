@@ -101,7 +101,7 @@ def plays(draw: st.DrawFn) -> list[tuple[str, int, int, int]]:
     return draw(st.lists(st.tuples(action, numbers, numbers, numbers), min_size=1, max_size=40))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(plays(), st.integers(5, 12), st.integers(1, 5), st.integers(1, 100))
 def test_every_request_ends_with_its_own_answer(
     play: list[tuple[str, int, int, int]], blocks: int, slots: int, chunk: int
@@ -286,6 +286,20 @@ def test_a_held_request_skips_steps_and_its_equals_may_take_its_place() -> None:
     while scheduler.waiting or scheduler.running:
         device.step()
     assert slow.finish is Finish.LENGTH
+
+
+def test_what_the_displaced_request_computed_serves_the_one_that_displaced_it() -> None:
+    """Parking names the growing block anew, between the newcomer's look and its admission."""
+    scheduler = Scheduler(Limits(blocks=5, slots=1))
+    device = Device(scheduler)
+    scheduler.add(request("low", [1] * 9, answer=30), root=ROOT, priority=0)
+    for _ in range(4):
+        device.step()
+    before = device.computed
+    high = scheduler.add(request("high", [1] * 40), root=ROOT, priority=2)
+    device.step()
+    assert high.finish is Finish.LENGTH
+    assert device.computed - before <= 40 - 9
 
 
 def test_requests_of_different_salts_share_nothing() -> None:

@@ -33,6 +33,7 @@ CALM_SECONDS = 60.0
 UNASKED = frozenset({reasons.EVICTED, reasons.NODE_PRESSURE, reasons.POD_DELETED, reasons.ENDED})
 CALM = frozenset({reasons.RUNNING, reasons.NOT_STARTED, conditions.PENDING})
 """Reasons of Paused=False under which no pause is under way."""
+_EMPTY = Verdict(CONTEXT_SAVED, TRUE, reasons.EMPTY, "there was no context to save")
 
 
 def back_off(failures: int) -> float:
@@ -79,7 +80,8 @@ def record(scene: Scene, pod: Pod) -> Step:
 
 def not_started(scene: Scene) -> Step:
     """The step of a pause that came before the pod was there."""
-    return _paused(scene, pause_reason(scene.status) or reasons.DELETED, "it had not started")
+    reason = pause_reason(scene.status) or reasons.DELETED
+    return _paused_unserved(scene, reason, "it had not started")
 
 
 def refused(scene: Scene, reason: str, message: str) -> Step:
@@ -128,11 +130,7 @@ def _saved(scene: Scene, report: End, *, asked: str) -> Step:
     ref = _named(scene, report.snapshot)
     text = conditions.of(scene.status, PAUSED).message
     step = _paused(scene, asked, text)
-    verdict = (
-        _saved_verdict(ref)
-        if ref
-        else Verdict(CONTEXT_SAVED, TRUE, reasons.EMPTY, "there was no context to save")
-    )
+    verdict = _saved_verdict(ref) if ref else _EMPTY
     status = dataclasses.replace(
         step.status,
         snapshot=ref or scene.status.snapshot,
@@ -182,9 +180,17 @@ def _paused(scene: Scene, reason: str, message: str) -> Step:
     return Step(changed, notes=(_note(scene, reasons.PAUSED, f"{reason}{by}"),))
 
 
+def _paused_unserved(scene: Scene, reason: str, message: str) -> Step:
+    """A pause before this start answered anyone: what was saved before it is all there is."""
+    step = _paused(scene, reason, message)
+    kept = scene.status.snapshot
+    verdict = _saved_verdict(kept) if kept else _EMPTY
+    return dataclasses.replace(step, status=_judged(scene, step.status, verdict))
+
+
 def _never_ran(scene: Scene, pod: Pod, *, asked: str) -> Step:
     if asked:
-        return _paused(scene, asked, conditions.of(scene.status, PAUSED).message)
+        return _paused_unserved(scene, asked, conditions.of(scene.status, PAUSED).message)
     reason = pod.reason or reasons.POD_REFUSED
     message = pod.message or "the kubelet did not run the pod"
     return _failed(scene, reason, message, retry=True)
@@ -192,6 +198,9 @@ def _never_ran(scene: Scene, pod: Pod, *, asked: str) -> Step:
 
 def _silent(scene: Scene, pod: Pod, *, asked: str) -> Step:
     """The container ran and left no report: killed, or not our runtime."""
+    if asked and not scene.status.started_at:
+        # SIGTERM before the runtime's handler was there: the kubelet then has no report either.
+        return _paused_unserved(scene, asked, conditions.of(scene.status, PAUSED).message)
     end = pod.terminated
     code = f"exit code {end.exit_code}" if end else "no exit code"
     why = end.reason if end and end.reason not in ("", "Error", "Completed") else ""

@@ -37,11 +37,13 @@ class Steps:
     def install(self, *, values: Path) -> None:
         """`helm install`, waiting until operator and device plugins are up."""
         start = time.monotonic()
-        self.kube.helm(
+        told = self.kube.helm(
             *("upgrade", "--install", "sojourn", str(ROOT / "charts" / "sojourn")),
             *("--namespace", SYSTEM, "--create-namespace", "--values", str(values)),
             *("--wait", "--timeout", "180s"),
         )
+        if "REVISION: 1\n" not in told:
+            self._take_new_images()
         self.kube.wait(
             "GPUNodes are reported Ready",
             lambda: self.kube.items("gpunodes"),
@@ -62,6 +64,13 @@ class Steps:
         return self.kube.apply((EXAMPLES / "model-smollm2.yaml").read_text()) + self.kube.apply(
             yaml.safe_dump(key)
         )
+
+    def _take_new_images(self) -> None:
+        """Built again under the same tag, which no Deployment notices."""
+        for what in ("deployment", "daemonset"):
+            self.kube.kubectl("-n", SYSTEM, "rollout", "restart", what)
+        for what in ("deployment/sojourn-operator", "daemonset/sojourn-deviceplugin"):
+            self.kube.kubectl("-n", SYSTEM, "rollout", "status", what, "--timeout=120s")
 
     def session(self, name: str, tier: str, *, gpu_model: str = "") -> str:
         """The manifest of a session, as in examples/; with a wish for a GPU model if given."""

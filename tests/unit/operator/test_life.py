@@ -10,6 +10,7 @@ from sojourn_api.names import CONTEXT_SAVED, PAUSED, PLACED, READY, TARGET_MET
 from sojourn_api.objects import SnapshotPolicy
 from sojourn_operator import ending, life
 from sojourn_operator.act.status import Verdict, of
+from sojourn_operator.pod import Terminated
 from sojourn_operator.scene import Runtime, Scene
 
 from tests.unit.pretend_session import TIER, KilledError, Pretend, pod, report, session
@@ -124,6 +125,24 @@ def test_a_context_that_could_not_be_saved_is_no_clean_pause() -> None:
     assert found.says(PAUSED)[0] == "False"
     assert found.status.failure is not None
     assert found.status.failure.retry
+
+
+def test_a_pause_before_the_runtime_listens_keeps_what_was_saved_before() -> None:
+    """SIGTERM meets a process without its handler: the kubelet reports 137 and no message."""
+    found = serving()
+    found.pause()
+    found.end_pods()
+    found.place()
+    found.pods["chat-2"] = dataclasses.replace(found.pods["chat-2"], phase="Running")
+    found.pause(by="", reason="Suspended")
+    killed = Terminated(137, "ContainerStatusUnknown", "")
+    found.pods["chat-2"] = dataclasses.replace(
+        found.pods["chat-2"], phase="Failed", terminated=killed
+    )
+    found.settle()
+    assert found.says(PAUSED) == ("True", "Suspended")
+    assert found.says(CONTEXT_SAVED) == ("True", "Saved")
+    assert found.status.failure is None
 
 
 def test_a_failed_pod_is_kept_for_its_logs_until_the_next_start() -> None:

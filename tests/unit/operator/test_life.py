@@ -133,7 +133,7 @@ def test_a_pause_before_the_runtime_listens_keeps_what_was_saved_before() -> Non
     found.pause()
     found.end_pods()
     found.place()
-    found.pods["chat-2"] = dataclasses.replace(found.pods["chat-2"], phase="Running")
+    found.pods["chat-2"] = dataclasses.replace(found.pods["chat-2"], phase="Running", node="node-a")
     found.pause(by="", reason="Suspended")
     killed = Terminated(137, "ContainerStatusUnknown", "")
     found.pods["chat-2"] = dataclasses.replace(

@@ -12,6 +12,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH := 2.13.0
 TORCH_DIR := $(CACHE)/torch-$(TORCH)-cp311
+TRANSFORMERS := 5.24.0
+PEER_DIR := $(CACHE)/transformers-$(TRANSFORMERS)
+MODEL := $(CACHE)/models/SmolLM2-135M-Instruct.Q4_1.gguf
 CLUSTER := $(BIN)/python tests/cluster/cluster.py
 PYTEST_ARGS ?=
 # Packages of Debian that the local cluster and the kernels need; see docs/dependencies.md.
@@ -40,8 +43,12 @@ fix: setup  ## format, and mend what the linter can
 	@$(BIN)/ruff check --fix . || true
 	@$(BIN)/ruff format .
 
-bench: setup torch  ## all benchmarks, as JSON into build/bench (docs/benchmarks.md says which are slow)
-	@$(BIN)/python benchmarks/all.py
+bench: setup torch peer  ## benchmarks that need no data and no cluster; docs/benchmarks.md has the others
+	@mkdir -p build/bench
+	@$(CLUSTER) build >/dev/null  # fetches the model, too
+	@$(BIN)/python benchmarks/engine.py --peer-path '$(PEER_DIR):$(TORCH_DIR)' --out build/bench/engine.json
+	@$(BIN)/python benchmarks/pause.py --model '$(MODEL)' --folder build --out build/bench/pause.json
+	@$(BIN)/python benchmarks/deviceplugin.py --out build/bench/deviceplugin.json
 
 cluster-build: setup
 	@$(CLUSTER) build
@@ -82,4 +89,13 @@ $(TORCH_DIR)/.ready: | $(VENV)/.ready
 	  rm -rf $(TORCH_DIR); mv $(TORCH_DIR).part $(TORCH_DIR); }
 	@touch $@
 
-.PHONY: help demo test check check-static fix bench cluster-build cluster-up cluster-down setup debian torch
+# The peer of the engine's benchmark; never in our own environment.
+peer: $(PEER_DIR)/.ready
+
+$(PEER_DIR)/.ready: | $(VENV)/.ready
+	@rm -rf $(PEER_DIR)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target $(PEER_DIR) \
+	  transformers==$(TRANSFORMERS) huggingface_hub safetensors regex requests tqdm packaging filelock typer-slim
+	@touch $@
+
+.PHONY: help demo test check check-static fix bench cluster-build cluster-up cluster-down setup debian torch peer

@@ -45,7 +45,7 @@ fix: setup  ## format, and mend what the linter can
 
 bench: setup torch peer  ## benchmarks that need no data and no cluster; docs/benchmarks.md has the others
 	@mkdir -p build/bench
-	@$(CLUSTER) build >/dev/null  # fetches the model, too
+	@$(CLUSTER) build >/dev/null
 	@$(BIN)/python benchmarks/engine.py --peer-path '$(PEER_DIR):$(TORCH_DIR)' --out build/bench/engine.json
 	@$(BIN)/python benchmarks/pause.py --model '$(MODEL)' --folder build --out build/bench/pause.json
 	@$(BIN)/python benchmarks/deviceplugin.py --out build/bench/deviceplugin.json

@@ -23,6 +23,7 @@ def _build(_: argparse.Namespace) -> None:
     binaries.ensure(*(name for name in binaries.BINARIES if name not in binaries.OPTIONAL))
     for name in binaries.BINARIES:
         print(f"{name}={binaries.path_of(name)}")
+    print(f"model={models.fetch()}")
 
 
 def _up(_: argparse.Namespace) -> None:
@@ -130,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(action=action)
         command.add_argument("arguments", nargs="*")
 
-    add("build", _build, "build the pinned binaries into the cache (once, about 13 minutes)")
+    add("build", _build, "fill the cache with binaries and the model (once, about 13 minutes)")
     add("up", _up, "start the cluster, after cleaning up what an unclean stop has left")
     add("down", _down, "stop it and remove everything of it")
     add("status", _status, "what runs, and where its logs are")

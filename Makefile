@@ -17,6 +17,10 @@ PEER_DIR := $(CACHE)/transformers-$(TRANSFORMERS)
 MODEL := $(CACHE)/models/SmolLM2-135M-Instruct.Q4_1.gguf
 CLUSTER := $(BIN)/python tests/cluster/cluster.py
 PYTEST_ARGS ?=
+# Only when given to make itself: a KUBECONFIG of the shell must not turn the demo onto that cluster.
+ifeq ($(origin KUBECONFIG),command line)
+OWN_CLUSTER := --kubeconfig '$(KUBECONFIG)' $(if $(VALUES),--values '$(VALUES)')
+endif
 # Packages of Debian that the local cluster and the kernels need; see docs/dependencies.md.
 DEBIAN := containerd runc containernetworking-plugins conntrack iptables debootstrap iproute2 \
   util-linux procps openssl gcc g++ libc6-dev
@@ -24,8 +28,8 @@ DEBIAN := containerd runc containernetworking-plugins conntrack iptables deboots
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: setup  ## the whole story on a local Kubernetes (KEEP=1 leaves it up; KUBECONFIG=... uses your own)
-	@$(BIN)/python tests/e2e/demo.py $(if $(KEEP),--keep) $(if $(KUBECONFIG),--kubeconfig '$(KUBECONFIG)')
+demo: setup  ## the whole story on a local Kubernetes (KEEP=1 leaves it up; KUBECONFIG=... VALUES=... uses yours)
+	@$(BIN)/python tests/e2e/demo.py $(if $(KEEP),--keep) $(OWN_CLUSTER)
 
 test: setup torch check-static cluster-build  ## everything: static checks and all test levels
 	@$(BIN)/python -m pytest -m 'not gpu' $(PYTEST_ARGS)

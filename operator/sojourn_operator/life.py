@@ -174,10 +174,18 @@ def _serving(scene: Scene, pod: Pod) -> Step:
     if runtime is not None:
         status = dataclasses.replace(status, exact=runtime.exact)
     text = f"answers at {status.endpoint}"
+    notes = [_started(scene)] if first else []
     if runtime is not None and not runtime.exact:
         text += f"; not exact: {runtime.exact_reason}"
+        notes.append(_not_exact(scene, runtime.exact_reason))
     status = _judged(scene, status, Verdict(READY, TRUE, reasons.SERVING, text), *_up(scene))
-    return Step(status, notes=(_started(scene),) if first else (), deadline=deadline)
+    return Step(status, notes=tuple(notes), deadline=deadline)
+
+
+def _not_exact(scene: Scene, why: str) -> Note:
+    subject = Subject.of("LLMSession", scene.session.meta)
+    once = str(scene.status.epoch)
+    return Note(subject, reasons.EVENT_NOT_EXACT, why, once_per=once, warning=True)
 
 
 def _starting(scene: Scene, pod: Pod) -> Step:

@@ -289,3 +289,15 @@ def test_an_inexact_resume_is_never_silent() -> None:
     status = life.look(scene).status
     assert status.exact is False
     assert "another kernel class" in of(status, READY).message
+
+
+def test_an_inexact_resume_is_told_once() -> None:
+    found = serving()
+    why = "saved by kernel class a, computed again by b"
+    runtime = Runtime(exact=False, exact_reason=why)
+    told = []
+    for now in (found.now, found.now + ending.CALM_SECONDS + 1):
+        scene = Scene(found.session, now=now, pods=tuple(found.pods.values()), runtime=runtime)
+        told += [(note.name, note.once_per, note.message) for note in life.look(scene).notes]
+    assert len(set(told)) == 1
+    assert told[0][2] == why

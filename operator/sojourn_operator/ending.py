@@ -4,7 +4,8 @@ Pure. Judged by the runtime's own report first, then by what asked for the end, 
 """
 
 import dataclasses
-from typing import TypedDict
+import re
+from typing import Final, TypedDict
 
 from sojourn_api.names import CONTEXT_SAVED, PAUSED, PLACED, READY, TARGET_MET
 from sojourn_api.objects import Failure, SessionStatus, SnapshotRef
@@ -34,6 +35,7 @@ UNASKED = frozenset({reasons.EVICTED, reasons.NODE_PRESSURE, reasons.POD_DELETED
 CALM = frozenset({reasons.RUNNING, reasons.NOT_STARTED, conditions.PENDING})
 """Reasons of Paused=False under which no pause is under way."""
 _EMPTY = Verdict(CONTEXT_SAVED, TRUE, reasons.EMPTY, "there was no context to save")
+_NUMBERS: Final = re.compile(r"\d+")
 
 
 def back_off(failures: int) -> float:
@@ -238,8 +240,8 @@ def _failed(
     )
     saved = conditions.of(scene.status, CONTEXT_SAVED)
     if scene.status.started_at and report is None:
-        text = "the last commit in the store counts"
-        saved = Verdict(CONTEXT_SAVED, UNKNOWN, reasons.NO_REPORT, text)
+        last = "the last commit in the store counts"
+        saved = Verdict(CONTEXT_SAVED, UNKNOWN, reasons.NO_REPORT, last)
     if report is not None:
         kept = _saved_verdict(status.snapshot) if status.snapshot else None
         text_kept = f"last saved: {kept.message}" if kept else "nothing was saved before"
@@ -252,8 +254,13 @@ def _failed(
         Verdict(PAUSED, FALSE, reasons.NOT_STARTED, "it ended by a failure, not by a pause"),
         saved,
     )
-    note = _note(scene, reasons.EVENT_FAILED, f"{reason}: {message}", warning=True)
-    return Step(changed, notes=(note,))
+    return Step(changed, notes=(_told(scene, f"{reason}: {message}"),))
+
+
+def _told(scene: Scene, text: str) -> Note:
+    """A failure as an event: one for all tries, though the file it names has the try's number."""
+    note = _note(scene, reasons.EVENT_FAILED, text, warning=True)
+    return dataclasses.replace(note, same=_NUMBERS.sub("", text))
 
 
 def _failure(scene: Scene, reason: str, message: str, *, retry: bool) -> Failure:

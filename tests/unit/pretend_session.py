@@ -94,6 +94,8 @@ class Pretend:
         self.pods: dict[str, Pod] = {}
         self.snapshots: dict[str, SnapshotRef] = {}
         self.events: set[tuple[str, str, str]] = set()
+        self.told: set[tuple[str, str]] = set()
+        """What `act.events` would tell: names of events, and what raised their counts."""
         self.created: list[str] = []
         self.purged = False
         self.purge: Pod | None = None
@@ -199,6 +201,7 @@ class Pretend:
         for note in step.notes:
             self._tick()
             self.events.add((note.reason, note.message, note.once_per))
+            self.told.add((note.name, note.once_per))
         self._write(step.status)
         for found in step.delete:
             self._tick()

@@ -163,6 +163,19 @@ def test_what_is_wrong_is_said_in_the_termination_message(
     assert words["message"]
 
 
+def test_weights_cut_short_are_said_in_the_termination_message(
+    new_pod: NewPod, model: Path, tmp_path: Path
+) -> None:
+    cut = tmp_path / "cut.gguf"
+    with model.open("rb") as whole:
+        cut.write_bytes(whole.read(model.stat().st_size // 2))
+    pod = new_pod("cut", flags=("--model", str(cut)))
+    pod.start(wait=False)
+    code, words = pod.ended()
+    assert (code, words["reason"], words["retry"]) == (1, "WeightsTruncated", False)
+    assert words["message"].startswith(f"{cut}: ")
+
+
 @pytest.fixture
 def new_pod(tmp_path: Path, model: Path) -> Iterator[NewPod]:
     made: list[Pod] = []

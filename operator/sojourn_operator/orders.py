@@ -5,7 +5,7 @@ Pure. The status is written before the action is carried out, so that a restart 
 
 import dataclasses
 
-from sojourn_api.names import CONTEXT_SAVED, PAUSED, PLACED, READY
+from sojourn_api.names import ANNOTATION_WAKE, CONTEXT_SAVED, PAUSED, PLACED, READY
 from sojourn_api.objects import Nomination, Session, SessionPlacement, SessionStatus
 
 from sojourn_operator import reasons
@@ -108,6 +108,6 @@ def held_back(session: Session, *, now: float) -> SessionStatus:
     reason = paused.reason if paused.reason in HELD else reasons.SUSPENDED
     hint = {
         reasons.SUSPENDED: "spec.suspend is true; set it to false to bring the session back",
-        reasons.IDLE: "it had no requests for long; a request through the gateway wakes it",
+        reasons.IDLE: f"it had no requests for long; the annotation {ANNOTATION_WAKE} wakes it",
     }
     return waiting(session, reason=reason, message=hint[reason], now=now)

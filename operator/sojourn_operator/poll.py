@@ -160,7 +160,7 @@ def _verdict(
     measured = answer.latency.of(target.metric) or 0.0
     side = "within" if vote == reasons.MET else "above"
     text = (
-        f"p95 {target.metric} {measured:.0f} ms over {answer.latency.window} requests, "
+        f"p95 {target.metric} {measured:.0f} ms, "
         f"{side} the target of {target.target_ms} ms, when this last turned"
     )
     return Verdict(TARGET_MET, TRUE if vote == reasons.MET else FALSE, vote, text)

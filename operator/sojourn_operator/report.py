@@ -34,7 +34,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """95th percentiles in milliseconds over the last `window` requests; None without traffic."""
+    """95th percentiles in milliseconds, None without traffic; `window` counts gaps of tokens."""
 
     ttft_ms: float | None = None
     itl_ms: float | None = None

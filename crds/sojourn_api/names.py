@@ -86,7 +86,6 @@ ENV_CHECKPOINT_TOKENS: Final = "SOJOURN_CHECKPOINT_TOKENS"
 ENV_API_KEY: Final = "SOJOURN_API_KEY"
 ENV_DEVICE: Final = "SOJOURN_DEVICE"
 ENV_PORT: Final = "SOJOURN_PORT"
-ENV_FORCED_EXACT_FALSE: Final = "SOJOURN_ALLOW_INEXACT"
 
 # What Allocate puts into a container, once per GPU: two GPUs' equal keys would collide.
 

@@ -13,11 +13,9 @@ NOT_ANSWERING: Final = "NotAnswering"
 PAUSING: Final = "Pausing"
 PAUSED: Final = "Paused"
 WAITING_FOR_ROOM: Final = "WaitingForRoom"
-RETRYING: Final = "Retrying"
 INVALID_SPEC: Final = "InvalidSpec"
 INVALID_TEMPLATE: Final = "InvalidTemplate"
 UNKNOWN_MODEL: Final = "UnknownModel"
-DELETING: Final = "Deleting"
 SERVICE_TAKEN: Final = "ServiceNameTaken"
 
 # Placed.

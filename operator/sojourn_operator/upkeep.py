@@ -20,6 +20,7 @@ from sojourn_operator.cache import Cache, Table
 from sojourn_operator.figures import figures
 from sojourn_operator.kinds import MODELS, TENANTS, TIERS, Kind
 from sojourn_operator.namespaces import TierMarks
+from sojourn_operator.plan import actions
 from sojourn_operator.plan.words import size as plan_size
 from sojourn_operator.wants import WORKSPACE_BYTES
 from sojourn_operator.world import World, tenants_by_namespace
@@ -140,5 +141,5 @@ def _tenant_verdict(world: World, tenant: Tenant) -> Verdict:
     missing = [name for name in tenant.tiers if name not in world.tiers]
     if missing:
         text = f"spec.tiers names {missing[0]}, which is no QoSTier; see kubectl get qostiers"
-        return Verdict(READY, FALSE, "UnknownTier", text)
+        return Verdict(READY, FALSE, actions.UNKNOWN_TIER, text)
     return Verdict(READY, TRUE, "Active", f"{len(tenant.namespaces)} namespaces")

@@ -21,6 +21,7 @@ from sojourn_operator.act.status import TRUE, Verdict
 from sojourn_operator.cache import Cache
 from sojourn_operator.config import Config
 from sojourn_operator.kinds import PODS, SERVICES, SESSIONS, SNAPSHOTS
+from sojourn_operator.plan import actions
 from sojourn_operator.pod import Pod
 from sojourn_operator.scene import Scene, Step
 
@@ -90,8 +91,9 @@ class Hands:
         tier = scene.tier
         placement = session.status.placement
         if model is None or tier is None or placement is None:
-            reason = reasons.UNKNOWN_MODEL if model is None else "UnknownTier"
-            self._refused(scene, reason, "its model, tier or place vanished before the start")
+            reason = reasons.UNKNOWN_MODEL if model is None else actions.UNKNOWN_TIER
+            what = f"LLMModel {session.spec.model} or QoSTier {session.spec.tier}"
+            self._refused(scene, reason, f"{what} vanished before the start; create it again")
             return
         if not self._serve(scene):
             return

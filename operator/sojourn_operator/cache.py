@@ -164,7 +164,6 @@ class Cache:
         self.services = Table(
             kinds.SERVICES, _parse_service, label_selector=LABEL_SESSION, wake=wake
         )
-
         self.budgets: Table[Budget] = Table(kinds.BUDGETS, parse_budget, wake=wake)
 
     def tables(self) -> tuple[Table[Any], ...]:

@@ -97,9 +97,7 @@ def lost(scene: Scene, reason: str, message: str) -> Step:
     known = runtime.snapshot if runtime and runtime.snapshot else scene.status.snapshot
     kept = "the last checkpoint and the journal in the store are found at the next start"
     saved = Verdict(CONTEXT_SAVED, UNKNOWN, reason, kept)
-    status = dataclasses.replace(
-        scene.status, snapshot=_named(scene, known), nomination=None, endpoint=scene.status.endpoint
-    )
+    status = dataclasses.replace(scene.status, snapshot=_named(scene, known), nomination=None)
     changed = _judged(
         scene,
         status,

@@ -7,6 +7,7 @@ from typing import Final
 
 from prometheus_client import REGISTRY
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from sojourn_api import names
 
 PLAIN: Final = "text/plain; charset=utf-8"
 
@@ -18,9 +19,9 @@ class Probes:
         self, *, host: str, port: int, healthy: Callable[[], str], ready: Callable[[], str]
     ) -> None:
         routes: dict[str, Callable[[], tuple[int, str, bytes]]] = {
-            "/healthz": lambda: _verdict(healthy()),
-            "/readyz": lambda: _verdict(ready()),
-            "/metrics": lambda: (200, CONTENT_TYPE_LATEST, generate_latest(REGISTRY)),
+            names.PATH_HEALTH: lambda: _verdict(healthy()),
+            names.PATH_READY: lambda: _verdict(ready()),
+            names.PATH_METRICS: lambda: (200, CONTENT_TYPE_LATEST, generate_latest(REGISTRY)),
         }
 
         class Handler(BaseHTTPRequestHandler):

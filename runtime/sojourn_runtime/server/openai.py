@@ -2,7 +2,7 @@
 
 Bodies are read in `plans`, events are read by `calls`, answers are written by `chunks`. What
 remembers earlier turns is in `responses`. A streamed answer that a pause cut can be taken up again
-by its id, which OpenAI's API has not; the gateway does, and so may any client.
+by its id, which OpenAI's API has not.
 """
 
 from collections.abc import AsyncGenerator

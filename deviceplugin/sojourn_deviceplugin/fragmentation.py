@@ -1,12 +1,11 @@
-"""How badly the free room of a node is cut up, at the levels that can be known exactly.
+"""How badly the free room of a node is cut up.
 
-Pure. Slices come from the ledger, MIG placements from NVML; an allocator's inside is the runtime's
-to report. Nothing here is derived from NVML's used and free bytes: they say nothing about it.
+Pure, and of slices only, which come from the ledger: what fits in MIG mode NVML counts itself, an
+allocator's inside is the runtime's to report. Nothing here is derived from NVML's used and free
+bytes: they say nothing about it.
 """
 
 from collections.abc import Mapping, Sequence
-
-from sojourn_deviceplugin.facts import MigProfile
 
 
 def scatter_percent(free: Sequence[int]) -> int:
@@ -39,10 +38,3 @@ def fragment_percent(free: Sequence[int], sizes: Mapping[int, int]) -> int | Non
     if lost is None:
         return None
     return round(100 * lost / total) if total else 0
-
-
-def mig_blocked_percent(profile: MigProfile) -> int:
-    """How many instances of this profile the placements taken prevent, beyond what they use."""
-    if not profile.ideal:
-        return 0
-    return round(100 * (1 - min(profile.remaining, profile.ideal) / profile.ideal))

@@ -10,7 +10,6 @@ from typing import Final
 
 MESSAGE_LIMIT: Final = 4 * 1024**2
 """The kubelet refuses longer messages, and one carries the whole list (kubernetes#127049)."""
-ID_LIMIT: Final = 63
 
 
 def count(*, total: int, driver: int, reserve: int, slice_bytes: int) -> int:

@@ -230,11 +230,3 @@ class Fields:
         if value < low or (high is not None and value > high):
             bounds = f"at least {low}" if high is None else f"between {low} and {high}"
             raise invalid(f"'{param}' must be {bounds}; got {value}.", param=param)
-
-
-def fields_of(value: Json, *, path: str) -> Fields:
-    """`value` as an object, or a refusal that names its path."""
-    if not isinstance(value, dict):
-        message = f"'{path}' must be an object, not {kind_of(value)}."
-        raise invalid(message, param=path, code="invalid_type")
-    return Fields(value, path=path)

@@ -108,11 +108,6 @@ class NodeActor:
         """Others took the node's slices, and its GPUNode does not know."""
         self._nodes[name] = dict.fromkeys(self._nodes[name], 0)
 
-    def remove_node(self, name: str) -> None:
-        self._nodes.pop(name, None)
-        self._core.delete_node(name)
-        self._custom.delete_cluster_custom_object(names.GROUP, names.VERSION, "gpunodes", name)
-
     def _run(self) -> None:
         while not self._stopping.wait(TICK):
             try:

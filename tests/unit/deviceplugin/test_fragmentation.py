@@ -3,7 +3,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 from sojourn_deviceplugin import fragmentation as frag
-from sojourn_deviceplugin.facts import MigProfile
 
 free_rooms = st.lists(st.integers(0, 300), max_size=16)
 
@@ -29,11 +28,6 @@ def test_the_expected_fragment_weighs_sizes_by_use() -> None:
 def test_with_no_session_nobody_can_know() -> None:
     assert frag.expected_fragment([10, 20], {}) is None
     assert frag.fragment_percent([10, 20], {}) is None
-
-
-def test_mig_placements_block_profiles_that_free_slices_would_hold() -> None:
-    assert frag.mig_blocked_percent(MigProfile("3g.40gb", 3, remaining=0, ideal=2)) == 100
-    assert frag.mig_blocked_percent(MigProfile("1g.10gb", 1, remaining=5, ideal=7)) == 29
 
 
 @given(free_rooms, st.dictionaries(st.integers(1, 300), st.integers(1, 9), max_size=5))

@@ -4,7 +4,6 @@ room.
 Three figures that are never mixed with those of MIG or of an allocator. Nothing here decides.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sojourn_operator.plan.placer import Placer
@@ -76,10 +75,3 @@ def _useless(room: Room, placer: Placer, request: Request) -> int:
         )
         if not 0 <= parts <= time or need.gpu.slices > slices
     )
-
-
-def stranded_by_size(placer: Placer, requests: Iterable[Request]) -> dict[int, int]:
-    """For each number of slices in use: free slices on GPUs that cannot take one such session."""
-    sizes = sorted({request.on_each(max(request.shards, 1))[0] for request in requests})
-    left = [max(slices, 0) for room in placer.rooms.values() for slices in room.slices]
-    return {size: sum(free for free in left if free < size) for size in sizes}

@@ -6,7 +6,6 @@ everything.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from sojourn_operator.plan.books import Books
 from sojourn_operator.plan.state import Node, Session, State
@@ -73,36 +72,6 @@ def turn_order(state: State, books: Books, session: Session) -> tuple[float, flo
         return (0.0, session.created, session.key)
     use = books.by_tier[session.tenant, session.tier].share / max(owner.weight, 1)
     return (use, session.created, session.key)
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """A tenant's figures for its status. `reclaimable` is the guarantee that others use now."""
-
-    share: int
-    borrowed: int
-    reclaimable: int
-    slices: int
-    sessions: int
-
-
-def accounts(state: State, books: Books) -> dict[str, Account]:
-    """The figures of every tenant."""
-    found: dict[str, Account] = {}
-    for name, owner in state.tenants.items():
-        use = books.by_tenant[name]
-        parts = [
-            (books.by_tier[name, tier].share, guarantee(state, name, tier))
-            for tier in sorted(owner.tiers)
-        ]
-        found[name] = Account(
-            share=use.share,
-            borrowed=sum(max(used - limit, 0) for used, limit in parts),
-            reclaimable=sum(max(limit - used, 0) for used, limit in parts),
-            slices=use.slices,
-            sessions=use.sessions,
-        )
-    return found
 
 
 def broken_promises(state: State) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import pytest
 from sojourn_operator.plan import Session
-from sojourn_operator.plan.measure import fill_of, stranded_by_size
+from sojourn_operator.plan.measure import fill_of
 from sojourn_operator.plan.mix import mix_of
 from sojourn_operator.plan.placer import Placer
 from sojourn_operator.plan.play import World
@@ -48,4 +48,3 @@ def test_fill_scatter_and_stranded_room_in_numbers() -> None:
     assert found.scatter == pytest.approx(100 * 60 / 140)
     # The small one can use all that is free; the large one only the second GPU.
     assert found.stranded == pytest.approx(100 * (0 + 750) / 2 / 1750)
-    assert stranded_by_size(placer, [small, large]) == {20: 0, 70: 60}

@@ -7,7 +7,6 @@ from typing import Any
 from sojourn_operator.plan import (
     Move,
     Pause,
-    Phase,
     PlaceSession,
     Reject,
     Session,
@@ -16,10 +15,8 @@ from sojourn_operator.plan import (
     Wait,
     plan,
 )
-from sojourn_operator.plan.board import Board
-from sojourn_operator.plan.placer import Placer
 from sojourn_operator.plan.rank import AGING
-from sojourn_operator.plan.tenants import accounts, broken_promises
+from sojourn_operator.plan.tenants import broken_promises
 
 from tests.unit.plan_builders import gpu, node, on, running, session, state
 
@@ -121,20 +118,6 @@ def test_whoever_waited_too_long_goes_before_the_young_of_any_pausable_tier() ->
     world = replace(state([node("a")], [old, young]), now=AGING + 1)
     first, *_ = plan(world).actions
     assert (type(first), first.session) == (PlaceSession, "llm/old")
-
-
-def test_accounts_say_what_is_used_borrowed_and_reclaimable() -> None:
-    acme = tenant("acme", guarantees={"gold": 1000, "silver": 100})
-    world = owned(
-        running("s", on("a", slices=20, share=300), share=300, tenant="acme"),
-        session("w", tenant="acme", phase=Phase.PAUSED, share=500),
-        tenants=[acme],
-    )
-    board = Board(Placer())
-    board.update(world)
-    account = accounts(world, board.books)["acme"]
-    assert (account.share, account.borrowed, account.reclaimable) == (300, 200, 1000)
-    assert (account.slices, account.sessions) == (20, 1)
 
 
 def test_guarantees_beyond_the_cluster_are_told_in_numbers() -> None:

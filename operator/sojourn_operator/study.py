@@ -21,7 +21,7 @@ from sojourn_operator.plan.play import World
 from sojourn_operator.plan.record import to_data
 from sojourn_operator.plan.simulate import Job, Sample, Simulation
 from sojourn_operator.studyfiles import (
-    SHIPPED_TIERS,
+    TIERS,
     StudyError,
     jobs_from,
     nodes_from,
@@ -98,7 +98,7 @@ def simulation_of(options: argparse.Namespace) -> Simulation:
     live = live_state() if options.live else None
     nodes = nodes_from(options.nodes) if options.nodes else []
     jobs = jobs_from(options.sessions) if options.sessions else []
-    tiers: Iterable[plan.Tier] = SHIPPED_TIERS
+    tiers: Iterable[plan.Tier] = TIERS
     if live is not None:
         nodes = [*live.nodes.values(), *nodes]
         tiers = live.tiers.values()

@@ -11,16 +11,15 @@ from typing import Any, Final
 
 import yaml
 from sojourn_api.gpus import find, speed_of
+from sojourn_api.names import SILVER
+from sojourn_api.shipped import SHIPPED_TIERS
 
 from sojourn_operator import plan
 from sojourn_operator.plan.record import from_data
 from sojourn_operator.plan.simulate import Job
+from sojourn_operator.tiers import planned
 
-SHIPPED_TIERS: Final = (
-    plan.Tier("gold", 1000, guaranteed_share=2500),
-    plan.Tier("silver", 500, guaranteed_share=1000, pausable_by=frozenset({"gold"})),
-    plan.Tier("bronze", 100, pausable_by=frozenset({"gold", "silver"})),
-)
+TIERS: Final = tuple(planned(tier) for tier in SHIPPED_TIERS)
 """For sessions from files: the tiers of a fresh installation."""
 
 
@@ -92,7 +91,7 @@ def _job(path: Path, row: Mapping[str, Any]) -> Job:
     models = str(row.get("gpu_models") or "").replace("|", " ").split()
     session = plan.Session(
         key=name if "/" in name else f"default/{name}",
-        tier=str(row.get("tier") or "silver"),
+        tier=str(row.get("tier") or SILVER),
         request=plan.Request(
             slices=int(number(row, "slices")),
             share=int(number(row, "share")),

@@ -18,7 +18,6 @@ from sojourn_api.objects import (
     SessionPlacement,
     SessionStatus,
     Tenant,
-    Tier,
 )
 
 from sojourn_operator import clock, ending, pacing, plan, wants
@@ -27,6 +26,7 @@ from sojourn_operator.act.status import TRUE
 from sojourn_operator.cache import Seen
 from sojourn_operator.node import Node
 from sojourn_operator.pod import Pod
+from sojourn_operator.tiers import planned
 from sojourn_operator.world import World, tenants_by_namespace
 
 
@@ -50,7 +50,7 @@ def state(world: World, *, blocked: frozenset[str]) -> plan.State:
         now=world.now,
         nodes=_nodes(world),
         sessions=sessions,
-        tiers={name: _tier(tier) for name, tier in world.tiers.items()},
+        tiers={name: planned(tier) for name, tier in world.tiers.items()},
         tenants={name: _tenant(tenant) for name, tenant in world.tenants.items()},
         budgets={key: budget.allowed for key, budget in world.budgets.items()},
     )
@@ -226,17 +226,6 @@ def _strays(world: World) -> dict[str, dict[int, int]]:
 
 def _speaks_of(status: SessionStatus, pod: Pod) -> bool:
     return conditions.of(status, PLACED).status == TRUE and pod.epoch == status.epoch
-
-
-def _tier(tier: Tier) -> plan.Tier:
-    return plan.Tier(
-        name=tier.meta.name,
-        priority=tier.priority,
-        guaranteed_share=tier.guaranteed_share,
-        pausable_by=frozenset(tier.pausable_by),
-        min_run=float(tier.min_run_seconds),
-        cool_down=float(tier.cool_down_seconds),
-    )
 
 
 def _tenant(tenant: Tenant) -> plan.Tenant:

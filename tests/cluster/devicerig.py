@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fakekubelet import Kubelet
 from fakenvml import machine as fake
+from sojourn_api import names
 from sojourn_deviceplugin.config import Config, DeviceNodes
 from sojourn_deviceplugin.kube import Access
 from sojourn_deviceplugin.plugin import Plugin
@@ -71,7 +72,7 @@ class Rig:
 
     @staticmethod
     def resource(ordinal: int) -> str:
-        return f"sojourn.dev/gpu-{ordinal}"
+        return names.gpu_resource(ordinal)
 
     def healthy(self, ordinal: int) -> bool:
         devices = self.kubelet.devices(self.resource(ordinal))

@@ -22,7 +22,6 @@ NAMESPACE = "admission"
 OPERATOR = f"system:serviceaccount:{SYSTEM}:sojourn-operator"
 PLUGIN = f"system:serviceaccount:{SYSTEM}:sojourn-deviceplugin"
 USER = f"system:serviceaccount:{NAMESPACE}:user"
-TIERS = "sojourn.dev/tiers"
 
 
 def pod(**changes: Any) -> dict[str, Any]:
@@ -109,7 +108,9 @@ def admission(control_plane: Api) -> Iterator[Admission]:
 def takes_effect(admission: Admission) -> bool:
     """The API server learns of policies by watching them; each is asked once."""
     tests = (asking(), pod(metadata={"labels": {names.LABEL_SESSION: "x"}}))
-    admission.kubectl("annotate", "namespace", NAMESPACE, f"{TIERS}=silver", "--overwrite")
+    admission.kubectl(
+        "annotate", "namespace", NAMESPACE, f"{names.ANNOTATION_TIERS}=silver", "--overwrite"
+    )
     try:
         for raw in (*tests, SESSION):
             try:
@@ -118,7 +119,7 @@ def takes_effect(admission: Admission) -> bool:
                 continue
             return False
     finally:
-        admission.kubectl("annotate", "namespace", NAMESPACE, f"{TIERS}-")
+        admission.kubectl("annotate", "namespace", NAMESPACE, f"{names.ANNOTATION_TIERS}-")
     return True
 
 
@@ -227,9 +228,9 @@ def test_a_device_plugin_reports_its_own_node_only(
 @pytest.fixture
 def tenant_of_silver(admission: Admission) -> Iterator[None]:
     """The namespace belongs to a tenant that may use silver and bronze."""
-    admission.kubectl("annotate", "namespace", NAMESPACE, f"{TIERS}=silver,bronze")
+    admission.kubectl("annotate", "namespace", NAMESPACE, f"{names.ANNOTATION_TIERS}=silver,bronze")
     yield
-    admission.kubectl("annotate", "namespace", NAMESPACE, f"{TIERS}-")
+    admission.kubectl("annotate", "namespace", NAMESPACE, f"{names.ANNOTATION_TIERS}-")
 
 
 @pytest.mark.usefixtures("tenant_of_silver")

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cluster"))
 from kube import CommandFailedError, Kube
 from localcluster import binaries, models
 from localcluster.paths import CLUSTER_FOLDER, KUBECONFIG
+from sojourn_api import names
 
 _PROGRAM = CLUSTER_FOLDER / "cluster.py"
 _MANIFESTS = CLUSTER_FOLDER / "manifests"
@@ -63,10 +64,10 @@ def own_cluster(kubeconfig: Path, *, values: Path | None) -> Iterator[Place]:
     made by a default StorageClass.
     """
     kube = Kube(kubeconfig)
-    if not kube.items("nodes", "-l", "sojourn.dev/gpu=true"):
+    if not kube.items("nodes", "-l", f"{names.LABEL_GPU_NODE}=true"):
         raise CommandFailedError(
-            "no node has the label sojourn.dev/gpu=true: "
-            "run `kubectl label node NODE sojourn.dev/gpu=true`"
+            f"no node has the label {names.LABEL_GPU_NODE}=true: "
+            f"run `kubectl label node NODE {names.LABEL_GPU_NODE}=true`"
         )
 
     def prepare_namespace(name: str) -> None:

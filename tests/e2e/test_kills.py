@@ -16,6 +16,7 @@ import pytest
 from control import control_runtime
 from conversation import Reading
 from places import Place
+from sojourn_api import names
 from steps import MODEL, NAMESPACE, Steps
 from story import Facts
 
@@ -84,7 +85,7 @@ def test_a_killed_session_goes_on_without_contradicting_its_client(
 
 def _pods(steps: Steps, session: str) -> list[str]:
     """Pods of a session that run or may run."""
-    selector = f"sojourn.dev/session={session}"
+    selector = f"{names.LABEL_SESSION}={session}"
     return [
         pod["metadata"]["name"]
         for pod in steps.kube.items("pods", "-n", NAMESPACE, "-l", selector)

@@ -158,7 +158,7 @@ def parse_snapshot(raw: Raw) -> Snapshot:
     root = Reader(raw)
     spec = root.part("spec")
     spec.number("epoch", low=1)
-    ref = _snapshot_ref(spec, name=meta.name)
+    ref = snapshot_ref(spec, name=meta.name)
     return Snapshot(meta, spec.text("session"), ref, _conditions(root.part("status")))
 
 
@@ -274,10 +274,11 @@ def _status_snapshot(status: Reader) -> SnapshotRef | None:
     if not status.has("snapshot"):
         return None
     part = status.part("snapshot")
-    return _snapshot_ref(part, name=part.text("name", ""))
+    return snapshot_ref(part, name=part.text("name", ""))
 
 
-def _snapshot_ref(part: Reader, *, name: str) -> SnapshotRef:
+def snapshot_ref(part: Reader, *, name: str) -> SnapshotRef:
+    """A saved context, in a spec, a status or a runtime's report; `name` is its object's."""
     return SnapshotRef(
         name=name,
         uri=part.text("uri"),

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from sojourn_api.objects import LatencyMetric, SnapshotRef
+from sojourn_api.parse import snapshot_ref
 from sojourn_api.reader import Invalid, Reader
 
-PAUSED: Final = "Paused"
+from sojourn_operator import reasons
+
 MAX_TEXT: Final = 1024
 
 
@@ -29,7 +31,7 @@ class End:
 
     @property
     def saved(self) -> bool:
-        return self.reason == PAUSED
+        return self.reason == reasons.PAUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,22 +108,7 @@ def parse_status(text: str) -> RuntimeStatus | None:
 
 def snapshot(reader: Reader, name: str) -> SnapshotRef | None:
     """The snapshot that a report names; the name of its object is given later."""
-    if not reader.has(name):
-        return None
-    part = reader.part(name)
-    return SnapshotRef(
-        name="",
-        uri=part.text("uri"),
-        manifest=part.text("manifest", ""),
-        tokens=part.number("tokens", 0),
-        bytes=part.number("bytes", 0),
-        conversations=part.number("conversations", 0),
-        digest=part.text("digest", ""),
-        weights_digest=part.text("weightsDigest", ""),
-        kernel_class=part.text("kernelClass", ""),
-        epoch=part.number("epoch", 0),
-        saved=part.text("saved", ""),
-    )
+    return snapshot_ref(reader.part(name), name="") if reader.has(name) else None
 
 
 def _reader(text: str) -> Reader | None:
@@ -140,4 +127,4 @@ def _decimal(raw: Mapping[str, object], name: str) -> float | None:
 def _word(reason: str) -> str:
     """A reason that the API server takes: a condition with another text would be refused."""
     clean = "".join(letter for letter in reason if letter.isascii() and letter.isalnum())
-    return clean[:64] if clean[:1].isalpha() else "Crashed"
+    return clean[:64] if clean[:1].isalpha() else reasons.CRASHED

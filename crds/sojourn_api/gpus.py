@@ -2,7 +2,7 @@
 
 The table is data (`gpus.json`, each row with its source); a model that is not in it has no
 speed, never a silent 1.0. Speeds are the vendor's figures, not measurements: memory, and
-dense bf16 (fp16 where bf16 is absent).
+dense bf16 (fp16 where bf16 is absent). Beside it stands what every session takes of a GPU.
 """
 
 import json
@@ -14,6 +14,8 @@ from typing import Final
 REFERENCE_TBPS: Final = 2.039
 REFERENCE_TFLOPS: Final = 312.0
 """The A100-80GB SXM, which is worth 1000 at every decode fraction."""
+WORKSPACE_BYTES: Final = 512 * 1024**2
+"""On each GPU of a session beside weights and KV: activations and the allocator's slack."""
 
 
 @dataclass(frozen=True, slots=True)

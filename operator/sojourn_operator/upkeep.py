@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from sojourn_api.gpus import WORKSPACE_BYTES
 from sojourn_api.names import READY
 from sojourn_api.objects import Condition, Model, ObjectMeta, Tenant
 from sojourn_api.render import conditions_to_raw, tier_to_raw
@@ -22,7 +23,6 @@ from sojourn_operator.kinds import MODELS, TENANTS, TIERS, Kind
 from sojourn_operator.namespaces import TierMarks
 from sojourn_operator.plan import actions
 from sojourn_operator.plan.words import size as plan_size
-from sojourn_operator.wants import WORKSPACE_BYTES
 from sojourn_operator.world import World, tenants_by_namespace
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ def _differs(old: tuple[Condition, ...], verdict: Verdict, generation: int) -> b
 
 
 def _model_verdict(world: World, model: Model) -> Verdict:
-    """Whether any GPU of the cluster could hold the model at its full context length."""
+    """Whether any GPU of the cluster could hold the weights; each session asks for its context."""
     gpus = [gpu for node in world.gpu_nodes.values() for gpu in node.gpus if gpu.healthy]
     if not gpus:
         text = "no GPUNode has a healthy GPU yet; is the device plugin running?"

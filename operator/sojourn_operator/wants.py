@@ -6,6 +6,7 @@ Pure. Each figure that a spec may leave out is derived here, in one function.
 from collections.abc import Iterable, Mapping
 from typing import Final, cast
 
+from sojourn_api.gpus import WORKSPACE_BYTES
 from sojourn_api.objects import (
     GpuNode,
     Model,
@@ -21,8 +22,6 @@ from sojourn_operator.node import quantity
 
 MIB: Final = 1024 * 1024
 DEFAULT_SLICE_BYTES: Final = 1024 * MIB
-WORKSPACE_BYTES: Final = 512 * MIB
-"""Activations and the allocator's slack on one GPU (contract of the runtime's memory plan)."""
 
 
 def request(session: Session, model: Model, *, share: int, slice_bytes: int) -> plan.Request:

@@ -6,7 +6,8 @@ that is heavy hangs from here.
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+
+from sojourn_api.gpus import WORKSPACE_BYTES
 
 from sojourn_runtime.grammar import Grammars
 from sojourn_runtime.model.errors import ModelError
@@ -17,9 +18,6 @@ from sojourn_runtime.model.weights import Weights, open_weights
 from sojourn_runtime.session import blocks_for
 from sojourn_runtime.settings import Settings
 from sojourn_runtime.worker import Model
-
-WORKSPACE: Final = 512 << 20
-"""What a grant holds beside weights and KV, as the operator counts it too."""
 
 
 class ContextTooLong(ModelError):  # noqa: N818 - named as the reason is
@@ -100,7 +98,7 @@ def _blocks(settings: Settings, weights: Weights, context: int) -> int:
         blocks = settings.kv_bytes // size
     elif settings.granted_bytes:
         tensors = sum(tensor.nbytes for tensor in weights.tensors.values())
-        blocks = (settings.granted_bytes - tensors - WORKSPACE) // size
+        blocks = (settings.granted_bytes - tensors - WORKSPACE_BYTES) // size
     else:
         return blocks_for(context)
     if blocks < least:

@@ -183,9 +183,13 @@ def _paused(scene: Scene, reason: str, message: str) -> Step:
 def _paused_unserved(scene: Scene, reason: str, message: str) -> Step:
     """A pause before this start answered anyone: what was saved before it is all there is."""
     step = _paused(scene, reason, message)
+    return dataclasses.replace(step, status=_judged(scene, step.status, _kept(scene)))
+
+
+def _kept(scene: Scene) -> Verdict:
+    """What was saved before a start that has not answered anyone."""
     kept = scene.status.snapshot
-    verdict = _saved_verdict(kept) if kept else _EMPTY
-    return dataclasses.replace(step, status=_judged(scene, step.status, verdict))
+    return _saved_verdict(kept) if kept else _EMPTY
 
 
 def _never_ran(scene: Scene, pod: Pod, *, asked: str) -> Step:
@@ -240,6 +244,8 @@ def _failed(
     if scene.status.started_at and report is None:
         last = "the last commit in the store counts"
         saved = Verdict(CONTEXT_SAVED, UNKNOWN, reasons.NO_REPORT, last)
+    elif report is None and saved.reason == reasons.UNSAVED:
+        saved = _kept(scene)
     if report is not None:
         kept = _saved_verdict(status.snapshot) if status.snapshot else None
         text_kept = f"last saved: {kept.message}" if kept else "nothing was saved before"

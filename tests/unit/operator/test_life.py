@@ -145,6 +145,21 @@ def test_a_pause_before_the_runtime_listens_keeps_what_was_saved_before() -> Non
     assert found.status.failure is None
 
 
+def test_a_start_that_fails_before_it_answers_keeps_what_was_saved_before() -> None:
+    """Killed for want of memory while it restores, say: nothing of it was ever in memory alone."""
+    found = serving()
+    found.pause()
+    found.end_pods()
+    found.place()
+    found.pods["chat-2"] = dataclasses.replace(
+        found.pods["chat-2"], phase="Running", node="node-a", started=True
+    )
+    found.settle()
+    found.crash_pods()
+    assert found.says(READY) == ("False", "Crashed")
+    assert found.says(CONTEXT_SAVED) == ("True", "Saved")
+
+
 def test_a_failed_pod_is_kept_for_its_logs_until_the_next_start() -> None:
     found = serving()
     found.crash_pods()

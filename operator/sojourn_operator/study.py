@@ -144,7 +144,10 @@ def generation(name: str) -> Plans:
 
 
 def live_state() -> plan.State:
-    """The state that the operator would decide from now."""
+    """The state that the operator would decide from, but for what its process alone knows.
+
+    That is the mix that it packs for, and what runtimes said when they were polled.
+    """
     from sojourn_operator.act.api import Api, connect  # noqa: PLC0415 - files need no cluster
     from sojourn_operator.cache import Cache  # noqa: PLC0415
     from sojourn_operator.view import state  # noqa: PLC0415
@@ -160,7 +163,9 @@ def live_state() -> plan.State:
         tenants=cache.tenants.values(),
         gpu_nodes=cache.gpu_nodes.values(),
         nodes=cache.nodes.values(),
+        unreadable_nodes=cache.nodes.unreadable(),
         pods=cache.pods.values(),
+        budgets=cache.budgets.values(),
     )
     return state(seen, blocked=frozenset())
 

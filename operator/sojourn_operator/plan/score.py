@@ -26,7 +26,7 @@ NUDGE: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """How much each cost counts; found by simulation of mixes, see docs/benchmarks.md."""
+    """How much each cost counts; found by simulation of mixes, see docs/placement.md."""
 
     worth: float = 1.0
     shortage: float = 0.447

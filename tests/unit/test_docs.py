@@ -19,6 +19,8 @@ EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text
 ]
 PLUGINS = "pytest and its plugins "
 INSTALLED_APART = {"torch"}
+OTHERS = {"operator", "deviceplugin", "runtime", "dev"}
+"""Extras of which a component has its own at most."""
 GENERATOR = "generate.py"
 """Of the gRPC code: a developer's tool that lies beside what it makes."""
 
@@ -87,13 +89,19 @@ def imported(component: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("component", ["operator", "deviceplugin", "runtime"])
 def test_an_extra_has_what_its_component_imports_and_nothing_else(component: str) -> None:
+    """Beside it there may be extras of parts that not everybody needs."""
     homes = {**packages_distributions(), "google": ["protobuf"]}  # a folder that many share
     needed = [
         {normal(home) for home in homes.get(name, [name])} for name in set(imported(component))
     ]
-    extra = set(map(normal, EXTRAS[component]))
-    assert not [homes for homes in needed if not homes & (extra | INSTALLED_APART)]
-    assert not extra - set().union(*needed)
+    declared = {
+        normal(name)
+        for extra in EXTRAS
+        if extra not in OTHERS - {component}
+        for name in EXTRAS[extra]
+    }
+    assert not [homes for homes in needed if not homes & (declared | INSTALLED_APART)]
+    assert not set(map(normal, EXTRAS[component])) - set().union(*needed)
 
 
 def test_every_debian_package_that_the_makefile_installs_is_named() -> None:

@@ -194,6 +194,7 @@ def test_a_failure_that_only_a_change_can_mend_waits_for_the_change(rig: Rig) ->
     assert "until the session or its model is changed" in ready["message"]
     assert rig.status("chat")["failure"]["retry"] is False
     assert rig.status("chat")["epoch"] == 1
+    assert [n for reason, _, n in rig.events("chat") if reason == "Failed"] == [1]
     rig.nodes.behaviour.pop("chat")
     group = (names.GROUP, names.VERSION, "llmmodels", "smollm2")
     rig.custom.patch_cluster_custom_object(*group, {"spec": {"weightBytes": 269_030_017}})
@@ -211,6 +212,23 @@ def test_a_crash_is_tried_again_with_back_off(rig: Rig) -> None:
     assert "tries again in 5 s" in ready["message"]
     rig.nodes.behaviour.pop("chat")
     rig.until_ready("chat", epoch=2)
+
+
+def test_a_failure_that_comes_again_is_one_event_with_a_count(rig: Rig) -> None:
+    """Though the runtime names a file with the number of the start."""
+    rig.nodes.add_node("node-a")
+    rig.nodes.of("chat").crash = True
+    rig.nodes.of("chat").exit_code = 1
+    words = failure_report("StoreUnwritable", retry=True)
+    rig.nodes.of("chat").end = words | {"message": "journal-1-1.log: cannot open"}
+    rig.operate()
+    rig.create("chat")
+    wait_until(lambda: rig.status("chat").get("failures") == 1, what="the first failure")
+    rig.nodes.of("chat").end = words | {"message": "journal-2-1.log: cannot open"}
+    wait_until(lambda: rig.status("chat").get("failures") == 2, what="the second failure")
+    ((message, count),) = [(m, n) for reason, m, n in rig.events("chat") if reason == "Failed"]
+    assert message == "StoreUnwritable: journal-2-1.log: cannot open"
+    assert count == 2
 
 
 def test_a_kubelet_that_refuses_a_pod_is_avoided(rig: Rig) -> None:
@@ -288,6 +306,7 @@ def test_an_unknown_model_is_named_and_the_session_starts_once_it_is_there(rig: 
     rig.create("chat", model="other")
     ready = rig.until("chat", "Ready", "False", "UnknownModel")
     assert "LLMModel other" in ready["message"]
+    assert [n for reason, _, n in rig.events("chat") if reason == "Rejected"] == [1]
     create_model(rig, "other")
     rig.until_ready("chat")
 
@@ -315,6 +334,7 @@ def test_a_forbidden_tier_is_refused_with_its_reason(rig: Rig) -> None:
     rig.operate()
     rig.create("golden", tier="gold")
     rig.until("golden", "Ready", "False", "TierForbidden")
+    assert [n for reason, _, n in rig.events("golden") if reason == "Rejected"] == [1]
     rig.create("chat")
     rig.until_ready("chat")
     group = (names.GROUP, names.VERSION, "tenants", "acme")

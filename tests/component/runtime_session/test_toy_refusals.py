@@ -1,12 +1,12 @@
 """What a session does with a context that it cannot simply take up, or a store that fails."""
 
-import resource
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fulldisk import files_of_at_most
 from sessionrig import Rig, Turnstile, ask, events, text
 from sojourn_runtime.model.protocol import Segment
 
@@ -148,28 +148,19 @@ def test_an_earlier_start_cannot_begin_after_a_later_one(new_rig: NewRig) -> Non
 
 
 async def test_a_full_store_ends_the_session_with_its_last_context_untouched(
-    new_rig: NewRig, file_limit: Callable[[int], None]
+    new_rig: NewRig,
 ) -> None:
     rig = new_rig(padding=512)
     await paused(rig)
     rig.start()
     kept = rig.session.status()["lastSnapshot"]
-    file_limit(rig.runner.block_bytes)
-    rig.session.submit(ask("more", prompt=[7] * 700))
-    words = rig.end()
+    with files_of_at_most(rig.runner.block_bytes):
+        rig.session.submit(ask("more", prompt=[7] * 700))
+        words = rig.end()
     assert (words["reason"], words["retry"]) == ("StoreFull", True)
     assert words["snapshot"] == kept
-    file_limit(resource.RLIM_INFINITY)
     rig.start()
     assert rig.session.stream("one") is not None
-
-
-@pytest.fixture
-def file_limit() -> Iterator[Callable[[int], None]]:
-    """The most bytes that a file of this process may have: how a full disk is played."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 async def test_an_engine_that_fails_says_crashed_and_loses_nothing(new_rig: NewRig) -> None:

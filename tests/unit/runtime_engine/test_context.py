@@ -1,11 +1,11 @@
 """The saved context: two verbs of the store, checked bytes, fencing, and what is never removed."""
 
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fulldisk import files_of_at_most
 from hypothesis import given
 from hypothesis import strategies as st
 from sojourn_runtime.context.errors import (
@@ -130,18 +130,16 @@ def test_a_store_that_cannot_be_written_says_which_folder(tmp_path: Path) -> Non
         open_store(str(tmp_path / "file" / "store"))
 
 
-def test_a_full_store_is_told_and_keeps_what_it_had(
-    tmp_path: Path, small_files: Callable[[int], None]
-) -> None:
+def test_a_full_store_is_told_and_keeps_what_it_had(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "store"))
     commit(saver(store), 1)
     writer = saver(store, epoch=2)
-    small_files(IDENTITY.block_bytes * 2)
-    for number in range(2, 9):
-        writer.add(entry(number), content(number))
-    writer.commit(captured())
-    with pytest.raises(StoreFull, match=r"segment-2-1\.kv: no space left"):
-        writer.wait()
+    with files_of_at_most(IDENTITY.block_bytes * 2):
+        for number in range(2, 9):
+            writer.add(entry(number), content(number))
+        writer.commit(captured())
+        with pytest.raises(StoreFull, match=r"segment-2-1\.kv: no space left"):
+            writer.wait()
     assert load(store).base == "manifest-1-1.json"
     assert not [name for name in store.names() if "draft" in name]
 

@@ -67,7 +67,8 @@ def newest(names: AbstractSet[str]) -> str:
     return max(commits).manifest if commits else ""
 
 
-def _stale(found: str, *, expected: str, uri: str) -> StaleEpoch:
+def stale(found: str, *, expected: str, uri: str) -> StaleEpoch:
+    """The error of a commit that found another manifest than it builds on."""
     return StaleEpoch(
         f"{uri}: the newest manifest is {found or 'none'}, not {expected or 'none'}: another start "
         "of this session writes here; end this one"
@@ -125,7 +126,7 @@ class FileStore:
         with self._locked():
             found = newest(self.names())
             if found != expected:
-                raise _stale(found, expected=expected, uri=self.uri)
+                raise stale(found, expected=expected, uri=self.uri)
             self.put(name, [data])
             self._sync_folder()  # makes the names of earlier objects durable, too
 
@@ -208,7 +209,7 @@ class FileLog:
 class MemoryStore:
     """fsspec's memory://, which lives as long as the process: for trying things out.
 
-    Another fsspec scheme would need a conditional put of its own here; `open_store` says so.
+    Other fsspec schemes lack a conditional put; `open_store` says so.
     """
 
     _lock = threading.Lock()
@@ -258,7 +259,7 @@ class MemoryStore:
         with self._lock:
             found = newest(self.names())
             if found != expected:
-                raise _stale(found, expected=expected, uri=self.uri)
+                raise stale(found, expected=expected, uri=self.uri)
             self._put(name, [data])
 
     def log(self, name: str) -> "MemoryLog":
@@ -286,15 +287,19 @@ class MemoryLog:
 
 
 def open_store(uri: str) -> Store:
-    """The store at a URI: `file:///folder`, a plain path, or `memory://name`."""
+    """The store at a URI: `file:///folder`, a plain path, `s3://bucket/prefix`, `memory://name`."""
     parts = urlsplit(uri)
     if parts.scheme == "memory":
         return MemoryStore(uri)
+    if parts.scheme == "s3":
+        from sojourn_runtime.context.objectstore import S3Store  # noqa: PLC0415 - it builds on us
+
+        return S3Store(uri)
     if parts.scheme in {"", "file"}:
         if parts.netloc not in {"", "localhost"}:
             raise UnsupportedStore(f"store {uri}: a file URI has no host; write file:///folder")
         return FileStore(Path(unquote(parts.path) if parts.scheme else uri))
     raise UnsupportedStore(
         f"store {uri}: {parts.scheme} is not supported, for want of a put-if-absent and an append "
-        "here; use file:// on a mounted volume"
+        "here; use s3://bucket/prefix, or file:// on a mounted volume"
     )

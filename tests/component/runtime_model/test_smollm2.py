@@ -91,12 +91,17 @@ def test_chunks_equal_one_pass(
     assert chunked.kv.tobytes() == whole.kv.tobytes()
 
 
-def test_a_warm_start_imports_neither_torch_nor_gguf(model_file: Path, weights_cache: Path) -> None:
+def test_a_warm_start_on_a_folder_imports_nothing_heavy(
+    model_file: Path, weights_cache: Path, tmp_path: Path
+) -> None:
     program = (
         "import sys; from pathlib import Path\n"
         "from sojourn_runtime.model.runner import open_runner\n"
+        "from sojourn_runtime.context.store import open_store\n"
+        f"open_store({tmp_path.as_uri()!r})\n"
         f"open_runner({str(model_file)!r}, cache_dir=Path({str(weights_cache)!r}), num_blocks=1)\n"
-        "print(*sorted({'torch', 'gguf', 'jinja2', 'transformers'} & set(sys.modules)))"
+        "heavy = {'torch', 'gguf', 'jinja2', 'transformers', 'obstore', 'fsspec'}\n"
+        "print(*sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -165,6 +165,8 @@ class Rig:
     """Starts sessions on one folder, one after the other, as pods do."""
 
     folder: Path
+    uri: str = ""
+    """The store, unless it is the folder itself."""
     blocks: int = 32
     checkpoint_tokens: int = 256
     eos: frozenset[int] = frozenset()
@@ -198,7 +200,7 @@ class Rig:
         config = Config(
             name="toy",
             model_name="toy",
-            store=self.folder.as_uri(),
+            store=self.uri or self.folder.as_uri(),
             epoch=self.epoch,
             tier=self.tier,
             checkpoint_tokens=self.checkpoint_tokens,

@@ -144,7 +144,7 @@ def test_the_cpu_needs_no_torch(new_pod: NewPod) -> None:
     ("flags", "reason", "code"),
     [
         (("--context-length", "many"), "InvalidConfiguration", 2),
-        (("--store", "s3://bucket/one"), "InvalidConfiguration", 2),
+        (("--store", "gs://bucket/one"), "InvalidConfiguration", 2),
         (("--context-length", "9000"), "ContextTooLong", 1),
         (("--kv-bytes", "1000000"), "ContextTooLong", 1),
         (("--model", "/nowhere.gguf"), "ModelNotFound", 1),

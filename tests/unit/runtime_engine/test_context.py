@@ -1,10 +1,12 @@
 """The saved context: two verbs of the store, checked bytes, fencing, and what is never removed."""
 
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bucketserver import Forgetful, serving
 from fulldisk import files_of_at_most
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,11 +31,17 @@ IDENTITY = Identity("sha256:weights", "class-v1", 1024)
 ROOT = root_name("weights")
 
 
-@pytest.fixture(params=["file", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    if request.param == "file":
-        return open_store((tmp_path / "store").as_uri())
-    return open_store(f"memory://{tmp_path}")
+@pytest.fixture(params=["file", "memory", "s3"])
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Store]:
+    if request.param == "s3":
+        with serving(tmp_path / "buckets", monkeypatch):
+            yield open_store("s3://contexts/team/chat")
+    elif request.param == "file":
+        yield open_store((tmp_path / "store").as_uri())
+    else:
+        yield open_store(f"memory://{tmp_path}")
 
 
 def saver(store: Store, *, epoch: int = 1, budget: int = 1 << 30) -> Saver:
@@ -118,10 +126,55 @@ def test_an_older_start_cannot_commit_after_a_newer_one(store: Store) -> None:
 
 
 def test_what_cannot_keep_the_contract_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedStore, match="s3 is not supported"):
-        open_store("s3://bucket/session")
+    with pytest.raises(UnsupportedStore, match="gs is not supported"):
+        open_store("gs://bucket/session")
     with pytest.raises(UnsupportedStore, match="no host"):
         open_store("file://host/folder")
+
+
+def test_a_server_that_ignores_conditions_is_refused_at_the_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path, monkeypatch, handler=Forgetful):
+        store = open_store("s3://contexts/one")
+        with pytest.raises(UnsupportedStore, match="If-None-Match"):
+            commit(saver(store), 1)
+        assert not [name for name in store.names() if "manifest" in name]
+
+
+def test_a_missing_bucket_is_told_with_what_to_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path, monkeypatch):
+        store = open_store("s3://nowhere/one")
+        with pytest.raises(StoreUnwritable, match=r"s3://nowhere/one.*AWS_ENDPOINT_URL"):
+            store.names()
+
+
+def test_of_two_commits_at_once_on_one_manifest_none_hides_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object store has no lock: whoever finds another's manifest behind its own gives way."""
+    with serving(tmp_path, monkeypatch):
+        store, other = (open_store("s3://contexts/one") for _ in range(2))
+        store.swap(expected="", name="manifest-1-1.json", data=b"first")
+
+        listings = iter([store.names()])  # as it was before the other's put
+        names = other.names
+        monkeypatch.setattr(other, "names", lambda: next(listings, None) or names())
+        store.swap(expected="manifest-1-1.json", name="manifest-1-2.json", data=b"second")
+        with pytest.raises(StaleEpoch, match="manifest-1-2"):
+            other.swap(expected="manifest-1-1.json", name="manifest-2-1.json", data=b"claim")
+        assert store.names() == {"lock", "manifest-1-1.json", "manifest-1-2.json"}
+
+
+def test_a_log_can_be_read_after_each_append(store: Store) -> None:
+    log = store.log("journal-1-1.log")
+    assert store.read("journal-1-1.log") == b""
+    log.append(b"one")
+    log.append(b"two")
+    assert store.read("journal-1-1.log") == b"onetwo"
+    log.close()
 
 
 def test_a_store_that_cannot_be_written_says_which_folder(tmp_path: Path) -> None:

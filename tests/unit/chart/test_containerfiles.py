@@ -43,9 +43,9 @@ def test_all_that_the_wheel_is_made_of_is_copied(component: str) -> None:
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_the_component_gets_its_libraries_and_its_command(component: str) -> None:
     text = "\n".join(lines(component))
-    (extra,) = re.findall(r"\.whl\)\[(\w+)\]", text)
-    assert extra == component
-    assert extra in PROJECT["optional-dependencies"]
+    (extras,) = re.findall(r"\.whl\)\[([\w,]+)\]", text)
+    assert component in extras.split(",")
+    assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
     (program,) = json.loads(instruction(component, "ENTRYPOINT"))
     assert program == f"sojourn-{component}"
     assert program in PROJECT["scripts"]

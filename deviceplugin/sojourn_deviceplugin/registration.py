@@ -18,7 +18,7 @@ from sojourn_deviceplugin._proto import deviceplugin_v1beta1_pb2_grpc as rpc
 from sojourn_deviceplugin.core import Node
 from sojourn_deviceplugin.metrics import Metrics
 from sojourn_deviceplugin.rpc_error import details
-from sojourn_deviceplugin.server import Endpoint, SocketError
+from sojourn_deviceplugin.server import OPTIONS, Endpoint, SocketError
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class Registrar(threading.Thread):
                     version=API_VERSION,
                     endpoint=endpoint.path.name,
                     resource_name=endpoint.resource,
-                    options=pb.DevicePluginOptions(get_preferred_allocation_available=True),
+                    options=OPTIONS,
                 ),
                 timeout=CALL_SECONDS,
             )

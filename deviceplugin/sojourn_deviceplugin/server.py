@@ -26,6 +26,10 @@ THREADS: Final = 6
 ends; the others answer calls."""
 
 
+OPTIONS: Final = pb.DevicePluginOptions(get_preferred_allocation_available=True)
+"""Said twice, at registration and when asked; a kubelet heeds the second (seen in 1.34)."""
+
+
 class Service(rpc.DevicePluginServicer):
     """The five calls for one resource."""
 
@@ -40,7 +44,7 @@ class Service(rpc.DevicePluginServicer):
         request: pb.Empty,  # noqa: ARG002
         context: grpc.ServicerContext,  # noqa: ARG002
     ) -> pb.DevicePluginOptions:
-        return pb.DevicePluginOptions()
+        return OPTIONS
 
     def ListAndWatch(  # noqa: N802
         self,

@@ -222,6 +222,9 @@ class Kubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
             del self.pods[pod.namespace, pod.name]
 
     def preferred(self, resource: str, available: Sequence[str], size: int) -> list[str]:
+        """What the plugin would choose; like a kubelet, only if its options offer that."""
+        if not self._plugins[resource].options.get_preferred_allocation_available:
+            return list(available)[:size]
         wish = pb.ContainerPreferredAllocationRequest(
             available_deviceIDs=available, allocation_size=size
         )

@@ -61,7 +61,7 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         given = env.get(variable) or default
         parser.add_argument(name, default=given, help=f"{text} [{variable}] (default: {default!r})")
 
-    flag("--model", names.ENV_MODEL, "", "path or file:// URI of the weights")
+    flag("--model", names.ENV_MODEL, "", "path or URI of the weights")
     flag("--model-name", names.ENV_MODEL_NAME, "", "what clients send as `model`")
     flag("--host", "SOJOURN_HOST", "", "address to listen on; empty is every one")
     flag("--port", names.ENV_PORT, str(names.PORT), "port to listen on")

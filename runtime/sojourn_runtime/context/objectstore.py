@@ -5,13 +5,13 @@ two starts that commit at once at least one sees the other then, takes its own m
 ends. What the verbs mean is said in `store`.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
+from sojourn_runtime.aws import client_options
 from sojourn_runtime.context import layout
 from sojourn_runtime.context.errors import StoreFull, StoreUnwritable, UnsupportedStore
 from sojourn_runtime.context.store import newest, stale
@@ -149,9 +149,3 @@ class S3Log:
 
     def close(self) -> None:
         pass
-
-
-def client_options() -> dict[str, bool]:
-    """Plain HTTP only where the endpoint says so."""
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
-    return {"allow_http": endpoint.startswith("http://")}

@@ -20,6 +20,12 @@ class ModelNotFound(ModelError):  # noqa: N818 - named as the reason is
     reason = "ModelNotFound"
 
 
+class WeightsUnreachable(ModelNotFound):
+    """The place of the weights does not answer, or not to us."""
+
+    retry = True
+
+
 class WeightsTruncated(ModelError):  # noqa: N818
     """A file shorter than its own header says, or no header at all."""
 

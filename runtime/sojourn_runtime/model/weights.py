@@ -23,6 +23,7 @@ from sojourn_runtime.model.digest import weights_digest
 from sojourn_runtime.model.errors import ModelNotFound, UnsupportedModel, WeightsDigestMismatch
 from sojourn_runtime.model.gguf import GgufSource
 from sojourn_runtime.model.layout import Array, parts
+from sojourn_runtime.model.remote import fetch, forget, is_remote
 from sojourn_runtime.model.safetensors import SafetensorsSource
 from sojourn_runtime.model.source import TokenizerData, WeightsSource
 
@@ -46,11 +47,14 @@ class Weights:
 
 def open_weights(uri: str, *, cache_dir: Path, digest: str | None = None) -> Weights:
     """Map the converted weights of `uri`, converting them first if this cache has not seen them."""
-    path = local_path(uri)
+    remote = is_remote(uri)
+    path = fetch(uri, cache_dir=cache_dir) if remote else local_path(uri)
     found = weights_digest(_files_of(path), cache_dir)
     if digest and digest != found:
+        if remote:
+            forget(uri, cache_dir=cache_dir)
         raise WeightsDigestMismatch(
-            f"{path}: digest is {found}, but {digest} is demanded; "
+            f"{uri if remote else path}: digest is {found}, but {digest} is demanded; "
             "fetch the right file or correct LLMModel.spec.digest"
         )
     converted = cache_dir / "weights" / f"{found.removeprefix('sha256:')}-{LAYOUT}.weights"

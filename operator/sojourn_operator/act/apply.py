@@ -5,6 +5,7 @@ the cache, and each write is fenced. Errors are the loop's to handle, except ref
 those are facts.
 """
 
+import contextlib
 import logging
 from typing import Any, Final
 
@@ -185,15 +186,13 @@ class Hands:
 
     def _record(self, session: Session, ref: SnapshotRef, *, now: float) -> None:
         """The snapshot's own object; the ones that it supersedes go."""
-        try:
-            raw = self._api.create(SNAPSHOTS, snapshots.build(session, ref))
-        except ConflictError:
-            return
-        self._cache.snapshots.offer(raw)
+        built = snapshots.build(session, ref)
+        # There already when an earlier try was cut off here: then its status may be missing.
+        with contextlib.suppress(ConflictError):
+            self._cache.snapshots.offer(self._api.create(SNAPSHOTS, built))
         verdict = Verdict(READY, TRUE, reasons.SAVED, f"saved at {ref.uri}")
         ready = conditions.ready_condition((), verdict, generation=1, now=now)
-        meta = raw["metadata"]
-        identity = {key: meta[key] for key in ("name", "namespace", "uid")}
+        identity = {key: built["metadata"][key] for key in ("name", "namespace")}
         status = {"conditions": conditions_to_raw((ready,))}
         body = {"metadata": identity, "status": status}
         self._cache.snapshots.offer(self._api.apply(SNAPSHOTS, body, subresource="status"))

@@ -117,6 +117,31 @@ def test_an_operator_killed_after_each_of_its_writes_still_gets_there(rig: Rig) 
     assert sorted(set(told) - {"WaitingForRoom"}) == sorted(set(told) & EXPECTED)
 
 
+def test_a_snapshot_whose_recording_was_cut_off_is_ready_after_all(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("silver", **BIG)
+    rig.until_ready("silver")
+    rig.change("silver", {"spec": {"suspend": True}})
+    rig.until("silver", "Paused", "True", "Suspended")
+    (first,) = rig.snapshots()
+    rig.change("silver", {"spec": {"suspend": False}})
+    rig.until_ready("silver", epoch=2)
+    unfinished = {
+        **{key: first[key] for key in ("apiVersion", "kind")},
+        "metadata": {"name": "silver-2", "labels": first["metadata"]["labels"]},
+        "spec": first["spec"] | {"epoch": 2},
+    }
+    rig.custom.create_namespaced_custom_object(
+        names.GROUP, names.VERSION, NAMESPACE, "sessionsnapshots", unfinished
+    )
+    rig.change("silver", {"spec": {"suspend": True}})
+    rig.until("silver", "Paused", "True", "Suspended")
+    (left,) = rig.snapshots()
+    assert left["metadata"]["name"] == "silver-2"
+    assert [c["status"] for c in left["status"]["conditions"]] == ["True"]
+
+
 def test_a_leader_that_was_frozen_does_not_act_after_it_lost_the_lease(rig: Rig) -> None:
     rig.nodes.add_node("node-a")
     first = rig.operate(identity="one")

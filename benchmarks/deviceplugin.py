@@ -1,14 +1,12 @@
 """What the device plugin costs: Allocate beside an empty call, restarts, memory, the arbiter.
 
 Starts the real plugin over the fake NVML and the fake kubelet of the tests. Prints one JSON object
-(`--out FILE` writes it). About three minutes on two cores.
+(`--out FILE` writes it). About five minutes on two cores.
 """
 
 import argparse
 import contextlib
 import json
-import os
-import platform
 import random
 import statistics
 import subprocess
@@ -29,9 +27,14 @@ from deviceprocess import Process  # noqa: E402
 from devicerig import until  # noqa: E402
 from fakekubelet import Kubelet, running  # noqa: E402
 from fakenvml import machine as fake  # noqa: E402
+from nodeapi import Server  # noqa: E402
 from sojourn_api import arbiter, names  # noqa: E402
+from sojourn_api.arbiter_page import Page  # noqa: E402
+from sojourn_api.arbiter_watch import Watch  # noqa: E402
 from sojourn_deviceplugin._proto import deviceplugin_v1beta1_pb2 as pb  # noqa: E402
 from sojourn_deviceplugin._proto import deviceplugin_v1beta1_pb2_grpc as rpc  # noqa: E402
+from sojourn_runtime.hooks import Arbiter  # noqa: E402
+from where import commit, machine  # noqa: E402
 
 CALLS = 2000
 GPUS = 8
@@ -41,11 +44,13 @@ H200_141 = 145_200
 
 
 @contextlib.contextmanager
-def node(gpus: int, mib: int) -> Iterator[Process]:
+def node(gpus: int, mib: int, *, publish: bool = False) -> Iterator[Process]:
     with tempfile.TemporaryDirectory(prefix="dp", dir="/tmp") as folder:
         library = fake.build(Path(folder))
         with running(Kubelet(Path(folder))) as kubelet:
             process = Process(Path(folder), library, kubelet)
+            if publish:
+                process.publish(Server())
             process.machine.gpus = [fake.gpu(n, name=fake.H200, mib=mib) for n in range(gpus)]
             process.machine.write()
             process.settings["nvmlPatienceSeconds"] = (
@@ -144,14 +149,17 @@ def registrations(rounds: int = 100) -> dict[str, Any]:
         }
 
 
-def memory(allocations: int = 10_000) -> dict[str, Any]:
-    with node(GPUS, H200_141) as process:
+def memory(allocations: int, *, publish: bool) -> dict[str, Any]:
+    """At the start, when the start is over, and after every tenth of the allocations."""
+    with node(GPUS, H200_141, publish=publish) as process:
         until(all_known(process, 141))
         sizes = [process.resident_mib()]
+        until(lambda: "released" in process.log())
+        sizes.append(process.resident_mib())
         for n in range(allocations):
             pod = process.kubelet.admit(f"s-{n}", {names.gpu_resource(n % GPUS): 12})
             process.kubelet.finish(pod)
-            if n % 1000 == 999:
+            if (n + 1) % (allocations // 10) == 0:
                 sizes.append(process.resident_mib())
         return {"allocations": allocations, "residentMiB": [round(size, 1) for size in sizes]}
 
@@ -167,14 +175,46 @@ def check_cost(grants: int, looks: int = 2_000) -> float:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         folder = Path(name)
         pages(folder, *[arbiter.Tier(priority=2500)] * grants)
-        watch = arbiter.Watch(folder)
+        watch = Watch(folder)
         watch.higher_raised(0)
         best = min(_looks(watch, looks) for _ in range(300))  # what else runs here only adds
         watch.close()
         return round(best / looks * 1e6, 3)
 
 
-def _looks(watch: arbiter.Watch, looks: int) -> float:
+def token_cost(grants: int, tokens: int = 100) -> float:
+    """All that a step of a runtime pays for the others, while they are there and idle.
+
+    Steps of 15 ms, so that it has to look whose turn it is every fourth step; half of the others
+    are its equals, half of a higher tier.
+    """
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        folder, root = Path(name) / "grants", Path(name) / "pod"
+        others = [arbiter.Tier(priority=(1000, 2500)[n % 2], share=1000) for n in range(grants)]
+        pages(folder, arbiter.Tier(priority=1000, share=1000), *others)
+        owners = [Page(folder / str(n + 2) / arbiter.POD) for n in range(grants)]
+        (root / "gpu-0").mkdir(parents=True)
+        (root / "gpu-0" / "all").symlink_to(folder)
+        (root / "gpu-0" / "own").symlink_to(folder / "1" / arbiter.POD)
+        own = Arbiter(root, priority=1000)
+        own.raise_flag()
+        best = min(_tokens(own, tokens) for _ in range(1000))  # what else runs here only adds
+        own.close()
+        for page in owners:
+            page.close()
+        return round(best / tokens * 1e6, 3)
+
+
+def _tokens(own: Arbiter, tokens: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(tokens):
+        own.wait(unless=lambda: False)
+        own.step()
+        own.step_done(0.015)
+    return time.perf_counter() - begin
+
+
+def _looks(watch: Watch, looks: int) -> float:
     begin = time.perf_counter()
     for _ in range(looks):
         watch.higher_raised(0)
@@ -249,21 +289,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="write the JSON here, too")
     options = parser.parse_args()
-    commit = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
     report = {
-        "commit": commit,
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}",
+        "commit": commit(),
+        "machine": machine(),
         "allocate": latency(),
         "lists": lists(),
         "registration": registrations(),
-        "memory": memory(),
+        "memory": {
+            "plugin": memory(10_000, publish=False),
+            "withPublisher": memory(10_000, publish=True),
+        },
         "arbiter": {
             "lookUs": {"1": check_cost(1), "16": check_cost(16)},
+            "tokenUs": {"1": token_cost(1), "15": token_cost(15)},
             "order": order(),
             "riot": riot(),
             "fairness": fairness(),

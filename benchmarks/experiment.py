@@ -6,6 +6,7 @@ leave, and the load is held. Times are taken around each decision with its updat
 
 import heapq
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter, thread_time
@@ -14,6 +15,8 @@ from typing import Protocol, runtime_checkable
 from openb import Machine, Pod, arrivals, capacity_of
 
 Placed = tuple[int, tuple[int, ...]]
+WHOLE = 1000
+"""Thousandths of a GPU."""
 
 
 class Placer(Protocol):
@@ -103,12 +106,19 @@ def _join(gpus: tuple[int, ...]) -> str:
 
 @dataclass(slots=True)
 class Churn:
-    """Shares of arrivals' GPU thousandths, in %; `moves` per 100 arrivals."""
+    """Shares of arrivals' GPU thousandths, in %; `moves` and `let_in` per 100 arrivals.
+
+    `by_width` is what part of `rejected` falls to pods of so many GPUs (0: a part of one), and
+    `moved` the thousandths of GPUs that had to pause per 100 thousandths that asked.
+    """
 
     rejected: float
     allocated: float
     arrivals: int
     moves: float
+    let_in: float
+    moved: float
+    by_width: dict[int, float]
 
 
 @runtime_checkable
@@ -120,8 +130,16 @@ class Rescuer(Protocol):
     ) -> tuple[Placed, dict[int, Placed]] | None: ...
 
 
-MOST_MOVES = 3
-"""Moves for one refused pod at most."""
+CREDIT = 100.0
+"""Moves that can be saved up at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """Moves that may be made: so many per 100 arrivals, each to let in `least` thousandths."""
+
+    per_100: float = 0.0
+    least: int = 500
 
 
 @dataclass(slots=True)
@@ -129,11 +147,18 @@ class Crowd:
     """Pods that are in, and the moves that may still be made."""
 
     placer: Placer
-    moves_per_100: float
+    allowed: Allowance
     inside: dict[int, tuple[Pod, Placed]] = field(default_factory=dict)
     leaving: list[tuple[float, int]] = field(default_factory=list)
     credit: float = 0.0
+    moves: int = 0
     moved: int = 0
+    let_in: int = 0
+
+    def begin(self) -> None:
+        """Count from here on; credit that was saved before does not count."""
+        self.moves = self.moved = self.let_in = 0
+        self.credit = min(self.credit, self.allowed.per_100)
 
     def leave(self, now: float) -> None:
         while self.leaving and self.leaving[0][0] <= now:
@@ -142,7 +167,7 @@ class Crowd:
 
     def come(self, number: int, pod: Pod, until: float) -> bool:
         """Place a pod, by moves if need be and allowed."""
-        self.credit = min(self.credit + self.moves_per_100 / 100, 100.0)
+        self.credit = min(self.credit + self.allowed.per_100 / 100, CREDIT)
         placed = self.placer.place(pod) or self._rescue(pod)
         if placed is None:
             return False
@@ -151,7 +176,7 @@ class Crowd:
         return True
 
     def _rescue(self, pod: Pod) -> Placed | None:
-        limit = min(int(self.credit), MOST_MOVES)
+        limit = min(int(self.credit), pod.demand // self.allowed.least)
         if limit < 1 or not isinstance(self.placer, Rescuer):
             return None
         found = self.placer.rescue(pod, self.inside, limit)
@@ -161,7 +186,9 @@ class Crowd:
         for number, home in homes.items():
             self.inside[number] = (self.inside[number][0], home)
         self.credit -= len(homes)
-        self.moved += len(homes)
+        self.moves += len(homes)
+        self.moved += sum(self.inside[number][0].demand for number in homes)
+        self.let_in += 1
         return placed
 
 
@@ -173,7 +200,7 @@ def churn(
     seed: int,
     load: float,
     count: int = 10_000,
-    moves_per_100: float = 0.0,
+    allowed: Allowance | None = None,
 ) -> Churn:
     """Exponential lifetimes with arrivals that ask for `load` times the GPUs in the long run.
 
@@ -182,30 +209,50 @@ def churn(
     rng = random.Random(seed)
     capacity = capacity_of(machines)
     nodes = ordered_machines(machines, "seed", rng)
-    crowd = Crowd(make(nodes, pods, rng), moves_per_100)
+    crowd = Crowd(make(nodes, pods, rng), allowed or Allowance())
     fates = random.Random(seed)
     mean_demand = sum(pod.demand for pod in pods) / len(pods)
     rate = load * capacity / mean_demand  # arrivals per mean lifetime
-    now, judged, number = 0.0, 0, 0
-    asked = refused = before = 0
-    level = 0.0
-    while judged < count:
+    now, number = 0.0, 0
+    tally = Tally()
+    while tally.judged < count:
         now += fates.expovariate(rate)
         number += 1
         crowd.leave(now)
         pod, life = fates.choice(pods), fates.expovariate(1.0)
         entered = crowd.come(number, pod, now + life)
-        if now < 3.0:
-            before = crowd.moved
+        if now < WARM:
+            crowd.begin()
             continue
-        judged += 1
-        asked += pod.demand
-        refused += 0 if entered else pod.demand
-        if judged % 100 == 0:
-            level += sum(one.demand for one, _ in crowd.inside.values()) / capacity
+        tally.judge(pod, entered=entered)
+        if tally.judged % 100 == 0:
+            tally.level += sum(one.demand for one, _ in crowd.inside.values()) / capacity
     return Churn(
-        rejected=100 * refused / asked,
-        allocated=100 * level / (count // 100),
+        rejected=100 * sum(tally.refused.values()) / tally.asked,
+        allocated=100 * tally.level / (count // 100),
         arrivals=count,
-        moves=100 * (crowd.moved - before) / count,
+        moves=100 * crowd.moves / count,
+        let_in=100 * crowd.let_in / count,
+        moved=100 * crowd.moved / tally.asked,
+        by_width={w: 100 * n / tally.asked for w, n in sorted(tally.refused.items())},
     )
+
+
+WARM = 3.0
+"""Mean lifetimes before arrivals are judged."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was asked and refused after the warm-up, in thousandths of a GPU."""
+
+    judged: int = 0
+    asked: int = 0
+    level: float = 0.0
+    refused: Counter[int] = field(default_factory=Counter)
+
+    def judge(self, pod: Pod, *, entered: bool) -> None:
+        self.judged += 1
+        self.asked += pod.demand
+        if not entered:
+            self.refused[0 if pod.milli < WHOLE else pod.gpus] += pod.demand

@@ -3,11 +3,12 @@
 No policy here: nodes, needs and places go through `sojourn_operator.plan` as in the operator.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from openb import Machine, Pod
 from sojourn_api.gpus import REFERENCE_TBPS, REFERENCE_TFLOPS, Speed
-from sojourn_operator.plan.mix import mix_of
+from sojourn_operator.plan.mix import Flow, mix_of
 from sojourn_operator.plan.placer import Placer
 from sojourn_operator.plan.rehome import Holding, let_in
 from sojourn_operator.plan.score import Policy, Weights
@@ -63,7 +64,7 @@ LOOKS: Final = (100, 300, 1000, 3000)
 
 
 class OurPlacer:
-    """`place` and `remove` as the baselines have them."""
+    """`place` and `remove` as the baselines have them; sees for itself whether pods leave."""
 
     def __init__(
         self,
@@ -71,16 +72,20 @@ class OurPlacer:
         *,
         mix: Mix,
         weights: Weights | None = None,
+        passing: Weights | None = None,
         observe: bool = False,
     ) -> None:
         self.nodes = [node_of(machine, index) for index, machine in enumerate(machines)]
         self._position = {node.name: index for index, node in enumerate(self.nodes)}
-        self.placer = Placer(Policy(weights), self.nodes)
+        self.placer = Placer(Policy(weights, passing), self.nodes)
         self._observe = observe
         self._seen: list[Request] = []
+        self._flow = Flow()
+        self._held: dict[int, tuple[Placed, Holding]] = {}
         self._know(mix)
 
     def _know(self, mix: Mix) -> None:
+        self._mix = mix
         self.placer.retune(mix)
         for request, _ in mix.counts:
             self.placer.find(request, request.shards)
@@ -90,23 +95,19 @@ class OurPlacer:
         if self._observe:
             self._seen.append(request)
             if len(self._seen) in LOOKS:
-                self._know(mix_of(self._seen))
+                self._know(replace(mix_of(self._seen), passing=self._mix.passing))
         place = self.placer.find(request, pod.gpus)
         if place is None:
             return None
         self.placer.take(self.placer.take_at(place, request))
+        self._flow.count(came=1)
         return self._spot(place)
 
     def rescue(
         self, pod: Pod, placed: dict[int, tuple[Pod, Placed]], limit: int
     ) -> tuple[Placed, dict[int, Placed]] | None:
         """Let a refused pod in by moving others: its place, and where those went by number."""
-        holdings: dict[str, list[Holding]] = {}
-        for number, (other, where) in placed.items():
-            if len(where[1]) == 1:
-                what = self.placer.take_at(self._place(other, where), request_of(other))
-                held = Holding(str(number), what, request_of(other))
-                holdings.setdefault(what.node, []).append(held)
+        holdings = self._holdings(placed)
         request = request_of(pod)
         found = let_in(
             self.placer,
@@ -125,6 +126,20 @@ class OurPlacer:
         moved = {int(held.key): self._spot(home) for held, home in found.moves}
         return self._spot(found.place), moved
 
+    def _holdings(self, placed: dict[int, tuple[Pod, Placed]]) -> dict[str, list[Holding]]:
+        """Who is on each node; made anew only for those that came or moved."""
+        for number in self._held.keys() - placed.keys():
+            del self._held[number]
+        found: dict[str, list[Holding]] = {}
+        for number, (pod, where) in placed.items():
+            known = self._held.get(number)
+            if known is None or known[0] is not where:
+                request = request_of(pod)
+                what = self.placer.take_at(self._place(pod, where), request)
+                known = self._held[number] = where, Holding(str(number), what, request)
+            found.setdefault(known[1].what.node, []).append(known[1])
+        return found
+
     def _spot(self, place: Place) -> Placed:
         return self._position[place.node], tuple(use.ordinal for use in place.gpus)
 
@@ -135,3 +150,6 @@ class OurPlacer:
     def remove(self, pod: Pod, node: int, gpus: tuple[int, ...]) -> None:
         place = self._place(pod, (node, gpus))
         self.placer.give(self.placer.take_at(place, request_of(pod)))
+        self._flow.count(went=1)
+        if self._flow.passing is not self._mix.passing:
+            self._know(replace(self._mix, passing=self._flow.passing))

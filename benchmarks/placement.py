@@ -19,30 +19,32 @@ from pathlib import Path
 from typing import Any
 
 from baselines import POLICIES, baseline
-from experiment import MakePlacer, Placer, churn, fill, quantile
+from experiment import Allowance, MakePlacer, Placer, churn, fill, quantile
 from openb import Machine, Pod, read_machines, read_pods
 from ours import OurPlacer, mix_from
-from sojourn_operator.plan.score import Weights
+from sojourn_operator.plan.score import PASSING, Weights
 from sojourn_operator.plan.state import Mix
 
 CHOICES = ("sojourn", "fgd", *POLICIES)
 
 
-def weights_from(changes: Iterable[str]) -> Weights:
+def weights_from(changes: Iterable[str], plain: Weights) -> Weights:
     """The operator's weights with `name=value` changes, to see what each ingredient is worth."""
     pairs = (change.partition("=") for change in changes)
-    return replace(Weights(), **{name: float(value) for name, _, value in pairs})
+    return replace(plain, **{name: float(value) for name, _, value in pairs})
 
 
 def maker(policy: str, mix: str, changes: Iterable[str] = ()) -> MakePlacer:
     """How to make the placer of a policy for a run."""
-    weights = weights_from(changes)
+    weights, passing = weights_from(changes, Weights()), weights_from(changes, PASSING)
 
     def make(machines: list[Machine], pods: list[Pod], rng: random.Random) -> Placer:
         if policy != "sojourn":
             return baseline(policy, machines, pods, rng=rng)
         known = mix_from(pods) if mix == "declared" else Mix()
-        return OurPlacer(machines, mix=known, observe=mix == "observed", weights=weights)
+        return OurPlacer(
+            machines, mix=known, observe=mix == "observed", weights=weights, passing=passing
+        )
 
     return make
 
@@ -95,7 +97,8 @@ def times(seconds: list[float]) -> dict[str, float]:
 def one_churn(args: argparse.Namespace, machines: list[Machine], pods: list[Pod], seed: int) -> Any:
     """One seed of churn at the given load."""
     make = maker(args.policy, args.mix, args.weight)
-    result = churn(machines, pods, make, seed=seed, load=args.load / 100, moves_per_100=args.moves)
+    allowed = Allowance(args.moves, args.least)
+    result = churn(machines, pods, make, seed=seed, load=args.load / 100, allowed=allowed)
     return {
         "seed": seed,
         "load": args.load,
@@ -103,6 +106,9 @@ def one_churn(args: argparse.Namespace, machines: list[Machine], pods: list[Pod]
         "allocated": round(result.allocated, 3),
         "arrivals": result.arrivals,
         "movesPer100": round(result.moves, 2),
+        "letInPer100": round(result.let_in, 2),
+        "moved": round(result.moved, 3),
+        "byWidth": {width: round(part, 2) for width, part in result.by_width.items()},
     }
 
 
@@ -131,6 +137,7 @@ def parser() -> argparse.ArgumentParser:
     add("--churn", action="store_true", help="let pods leave; prints what is rejected")
     add("--load", type=float, default=100.0, help="of churn, %% of the GPUs")
     add("--moves", type=float, default=0.0, help="of churn, allowed per 100 arrivals")
+    add("--least", type=int, default=500, help="thousandths that each move must let in")
     add("--log", type=Path, help="write one row per decision")
     add("--json", action="store_true")
     return top

@@ -5,28 +5,33 @@ Markdown for docs; `placement.py` shows and logs single runs.
 """
 
 import argparse
-import json
 import statistics
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from bound import fair, most
 from experiment import fill
+from kept import Job, gather, key_of
 from openb import capacity_of, read_machines, read_pods
 from placement import CHOICES, maker
 
 NODES = "openb_node_list_gpu_node.csv"
 PREFIX = "openb_pod_list_"
-Job = tuple[str, str, str, str, int, str]
 
 
 def run(job: Job) -> float:
     """Allocation (%) at 100 % arrival of one trace, policy, mix, seed and order."""
     folder, trace, policy, mix, seed, order = job
-    data = Path(folder)
+    data = Path(str(folder))
     machines, pods = read_machines(data / NODES), read_pods(data / f"{PREFIX}{trace}.csv")
-    found = fill(machines, pods, maker(policy, mix), seed=seed, order=order, until=1.0)
+    found = fill(
+        machines,
+        pods,
+        maker(str(policy), str(mix)),
+        seed=int(seed),
+        order=str(order),
+        until=1.0,
+    )
     return found.allocation[100]
 
 
@@ -39,24 +44,6 @@ def jobs_of(args: argparse.Namespace) -> Iterator[Job]:
         for trace in args.traces or traces_in(args.data):
             for policy in args.policies:
                 yield str(args.data), trace, policy, args.mix, seed, args.order
-
-
-def key_of(job: Job) -> str:
-    return "/".join(map(str, job[1:]))
-
-
-def gather(args: argparse.Namespace) -> dict[str, float]:
-    """Results by job, those of the file included."""
-    kept: dict[str, float] = {}
-    if args.results.exists():
-        kept = dict(json.loads(line) for line in args.results.read_text().splitlines())
-    todo = [job for job in jobs_of(args) if key_of(job) not in kept]
-    with ProcessPoolExecutor(args.jobs) as pool, args.results.open("a") as file:
-        for job, value in zip(todo, pool.map(run, todo), strict=True):
-            kept[key_of(job)] = value
-            file.write(json.dumps([key_of(job), value]) + "\n")
-            file.flush()
-    return kept
 
 
 def table(args: argparse.Namespace, results: dict[str, float]) -> Iterator[str]:
@@ -87,7 +74,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     args = parser.parse_args()
-    for line in table(args, gather(args)):
+    results = gather(jobs_of(args), run, args.results, processes=args.jobs)
+    for line in table(args, results):
         print(line)
 
 

@@ -1,6 +1,6 @@
 """From the wish to resume to the next token: where the time of a session's start goes.
 
-On a cluster where Sojourn runs (`make demo KEEP=1` leaves one). A session with a running response
+On a cluster where Sojourn runs (`make demo KEEP=1` leaves one). A session with running responses
 is suspended and resumed again and again; beside it, in the same rounds, a bare pod of the same
 image and a bare `import torch`. The parts of the runtime come from its own status.
 
@@ -24,7 +24,9 @@ from localcluster.paths import KUBECONFIG
 from steps import MODEL, NAMESPACE, Steps
 
 SESSION = "bench"
-TOKENS = 2000
+TOKENS = 1000
+"""Of the answer that runs through each pause; `READ` of them are there when it comes."""
+READ = 600
 BARE = """
 apiVersion: v1
 kind: Pod
@@ -107,10 +109,10 @@ def measure(kube: Kube, *, rounds: int) -> dict[str, list[float]]:
     kube.kubectl("-n", NAMESPACE, "delete", "llms", "--all", "--timeout=90s")
     steps.apply_session(SESSION, "silver")
     steps.wait_ready(SESSION)
-    steps.begin_together(SESSION, tokens=TOKENS, seeds=(1,), read=600)
     image = kube.items("pods", "-n", NAMESPACE, "-l", f"sojourn.dev/session={SESSION}")[0]
     figures: dict[str, list[float]] = {}
-    for _ in range(rounds):
+    for number in range(rounds):
+        steps.begin_together(SESSION, tokens=TOKENS, seeds=(number,), read=READ)
         row = resumed(kube, steps)
         row["bare pod"] = bare_pod(kube, image["spec"]["containers"][0]["image"])
         row["bare import torch"] = import_torch()
@@ -130,7 +132,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    kube = Kube(args.kubeconfig, str(binaries.path_of("kubectl")), str(binaries.path_of("helm")))
+    tools = binaries.ensure("kubectl", "helm")
+    kube = Kube(args.kubeconfig, str(tools["kubectl"]), str(tools["helm"]))
     figures = measure(kube, rounds=args.rounds)
     print(f"| {MODEL}, {args.rounds} rounds | p50 | worst |\n| --- | --- | --- |")
     for name, values in figures.items():

@@ -1,8 +1,8 @@
 """Compiles the CPU kernels: for the wheel (a hatchling build hook) and, on first use, for a
 checkout.
 
-Needs g++ and nothing else. The library holds an AVX2 and an AVX-512 variant; the processor is
-asked at run time.
+Needs g++ and nothing else. The library holds variants for AVX2 and AVX-512, each with and
+without byte products (VNNI), and for the matrix unit (AMX); the processor is asked at run time.
 """
 
 import concurrent.futures
@@ -19,7 +19,7 @@ SOURCES = Path(__file__).parent / "sojourn_runtime" / "model" / "kernels"
 WHEEL_TAG = "py3-none-linux_x86_64"
 
 # No -ffast-math and no contraction: which operations are fused is written in the sources,
-# equally for both variants.
+# equally for all variants.
 FLAGS = (
     "-std=c++20",
     "-O3",
@@ -33,9 +33,14 @@ FLAGS = (
 )
 # GCC 12 takes the undefined operand inside its own AVX-512 headers for a mistake (GCC bug 105593).
 FLAGS_QUIET = ("-Wno-maybe-uninitialized", "-Wno-uninitialized")
+AVX2 = ("-mavx2", "-mfma")
+AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
 VARIANT_FLAGS = {
-    "avx2": ("-mavx2", "-mfma"),
-    "avx512": ("-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
+    "avx2": AVX2,
+    "avxvnni": (*AVX2, "-mavxvnni"),
+    "avx512": AVX512,
+    "avx512vnni": (*AVX512, "-mavx512vnni"),
+    "amx": (*AVX512, "-mavx512vnni", "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
 }
 
 

@@ -1,12 +1,14 @@
-"""Options of the whole suite: `--no-skips` turns a skipped test into a failed one.
+"""What holds for the whole suite: `--no-skips`, and which tests must not run beside each other.
 
 Fixtures belong to the level that uses them (`tests/cluster`, `tests/e2e`), not here.
 """
 
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 # How long an example takes says nothing on a shared machine; timings belong into benchmarks/.
 settings.register_profile(
@@ -21,6 +23,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="count a skipped test as failed: after `make test` has set up a machine, none may be",
     )
+
+
+# Files of tests/cluster that need the control plane alone, of which each worker has its own.
+_WITHOUT_NODES = tuple(
+    f"tests/cluster/test_{name}.py::"
+    for name in ("admission", "crds", "gpunode", "install_commands", "loopback")
+)
+
+
+class OneClusterScheduling(LoadFileScheduling):
+    """A worker takes a file at a time, and all files of folders that share one thing.
+
+    A machine has one local cluster, and the operator's pretended nodes have fixed addresses.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(("tests/cluster/", "tests/e2e/")):
+            return nodeid.partition("::")[0] if nodeid.startswith(_WITHOUT_NODES) else "cluster"
+        if nodeid.startswith("tests/component/operator/"):
+            return "operator"
+        return nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return OneClusterScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

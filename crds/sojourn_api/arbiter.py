@@ -1,8 +1,8 @@
 """Who computes on a shared GPU now: small pages that its grants raise flags in and look at.
 
-Layout and the two sides that touch it on the latency path: `Page` (a pod's own) and `Watch` (the
-others'). The device plugin creates the files (`create_index`, `create_grant`) and alone writes the
-tier. No policy of requests here, no sleeping, no logging.
+Layout and files. The device plugin creates them (`create_index`, `create_grant`) and alone writes
+the tier. The two sides on the latency path are `arbiter_page` (a pod's own page) and
+`arbiter_watch` (the others'). No policy of requests, no sleeping, no logging in any of them.
 
 Per GPU, on the host: `/run/sojourn/<uuid>/grants/`, seen by every pod of that GPU read-only:
 
@@ -17,7 +17,7 @@ import mmap
 import os
 import stat
 import struct
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -49,6 +49,9 @@ PAGE_BYTES: Final = PAGE_WORDS * WORD
     W_ALLOC_SPLIT,  # of them, idle and not to be given back: parts of blocks in use
     W_ALLOC_LARGEST,  # the largest idle block
 ) = range(PAGE_WORDS)
+
+UNKNOWN: Final = 2**64 - 1
+"""In place of an allocator's figure that is not counted: 0 is a figure."""
 
 INDEX_WORDS: Final = 8
 INDEX_BYTES: Final = INDEX_WORDS * WORD
@@ -103,13 +106,16 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Allocator:
-    """What a runtime says of its own memory allocator, in bytes, and when (monotonic ns)."""
+    """What a runtime says of its own memory allocator, in bytes, and when (monotonic ns).
+
+    None: the allocator does not count this.
+    """
 
     at_ns: int
     reserved: int
     used: int
-    inactive_split: int
-    largest_free: int
+    inactive_split: int | None
+    largest_free: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +144,16 @@ class PageState:
 # ---------------------------------------------------------------- locks
 
 
-def _lock(fd: int) -> int:
+def in_time(now_ns: int, *, beat_ns: int, since_ns: int, stale_ns: int, hold_ns: int) -> bool:
+    """Whether a raised flag still counts: its owner beats, and has not held for too long.
+
+    One rule for who obeys a flag and who judges the others by it. A time to come is a forged one.
+    """
+    beats = -stale_ns <= now_ns - beat_ns <= stale_ns
+    return beats and -stale_ns <= now_ns - since_ns <= hold_ns
+
+
+def lock(fd: int) -> int:
     """Try to take the page for this open file description.
 
     Returns the kind of lock that is in the way, or F_UNLCK when the page is ours. A read lock in
@@ -150,11 +165,11 @@ def _lock(fd: int) -> int:
     except OSError as error:
         if error.errno not in {errno.EAGAIN, errno.EACCES}:
             raise
-        return _locked_by(fd) or fcntl.F_RDLCK
+        return locked_by(fd) or fcntl.F_RDLCK
     return fcntl.F_UNLCK
 
 
-def _locked_by(fd: int) -> int:
+def locked_by(fd: int) -> int:
     """Kind of lock that another file description holds on the page; F_UNLCK is none."""
     probe = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, PAGE_BYTES, 0)
     kind: int = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, probe))[0]
@@ -164,7 +179,7 @@ def _locked_by(fd: int) -> int:
 # ---------------------------------------------------------------- files
 
 
-def _open(path: Path, *, size: int, writable: bool = False) -> int:
+def open_file(path: Path, *, size: int, writable: bool = False) -> int:
     """A descriptor of one of our files, never of a link, pipe or device in its place."""
     access = os.O_RDWR if writable else os.O_RDONLY
     try:
@@ -178,7 +193,7 @@ def _open(path: Path, *, size: int, writable: bool = False) -> int:
     return fd
 
 
-def _words(fd: int, *, count: int, path: Path, writable: bool = False) -> memoryview:
+def map_words(fd: int, *, count: int, path: Path, writable: bool = False) -> memoryview:
     """The file's words in shared memory, after a look at the magic one."""
     access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
     words = memoryview(mmap.mmap(fd, count * WORD, access=access)).cast("Q")
@@ -205,8 +220,8 @@ def create_index(grants: Path, limits: Limits = Limits()) -> memoryview:
     path = grants / INDEX
     if not path.exists():
         _create(str(path), struct.pack("=8Q", MAGIC, 1, 0, 0, *[0] * 4), mode=0o644)
-    fd = _open(path, size=INDEX_BYTES, writable=True)
-    words = _words(fd, count=INDEX_WORDS, path=path, writable=True)
+    fd = open_file(path, size=INDEX_BYTES, writable=True)
+    words = map_words(fd, count=INDEX_WORDS, path=path, writable=True)
     os.close(fd)
     words[I_STALE_NS], words[I_HOLD_NS] = limits.stale_ns, limits.hold_ns
     return words
@@ -214,8 +229,8 @@ def create_index(grants: Path, limits: Limits = Limits()) -> memoryview:
 
 def read_index(grants: Path) -> memoryview:
     """A GPU's index, as its pods see it."""
-    fd = _open(grants / INDEX, size=INDEX_BYTES)
-    words = _words(fd, count=INDEX_WORDS, path=grants / INDEX)
+    fd = open_file(grants / INDEX, size=INDEX_BYTES)
+    words = map_words(fd, count=INDEX_WORDS, path=grants / INDEX)
     os.close(fd)
     return words
 
@@ -248,7 +263,7 @@ def write_tier(grants: Path, slot: str, tier: Tier) -> None:
 def read_tier(grants: Path, slot: str) -> Tier:
     """What the plugin granted to `slot`."""
     path = grants / slot / TIER
-    fd = _open(path, size=TIER_FORMAT.size)
+    fd = open_file(path, size=TIER_FORMAT.size)
     try:
         magic, *fields = TIER_FORMAT.unpack(os.pread(fd, TIER_FORMAT.size, 0))
     finally:
@@ -260,7 +275,7 @@ def read_tier(grants: Path, slot: str) -> Tier:
 
 def open_page(grants: Path, slot: str) -> int:
     """A descriptor to read a page from, by `read_open`; the caller closes it."""
-    return _open(grants / slot / POD / PAGE, size=PAGE_BYTES)
+    return open_file(grants / slot / POD / PAGE, size=PAGE_BYTES)
 
 
 def read_page(grants: Path, slot: str) -> PageState:
@@ -272,10 +287,15 @@ def read_page(grants: Path, slot: str) -> PageState:
         os.close(fd)
 
 
+def has_work(fd: int) -> bool:
+    """Whether the owner of the page says that it has work: one cheap read, for those who idle."""
+    return os.pread(fd, WORD, W_WANTS * WORD).strip(b"\0") != b""
+
+
 def read_open(fd: int, *, path: Path) -> PageState:
     """The page behind a descriptor; `path` is for the error's text."""
     content = os.pread(fd, PAGE_BYTES, 0)
-    locked = _locked_by(fd) != fcntl.F_UNLCK
+    locked = locked_by(fd) != fcntl.F_UNLCK
     if len(content) < PAGE_BYTES:
         raise ArbiterError(f"{path}: cut short by its owner")
     words = struct.unpack("=16Q", content)
@@ -293,216 +313,19 @@ def read_open(fd: int, *, path: Path) -> PageState:
         credit=words[W_CREDIT],
         yielded_ns=words[W_YIELDED],
         locked=locked,
-        allocator=Allocator(*words[W_ALLOC_AT:]) if words[W_ALLOC_AT] else None,
+        allocator=_allocator(words) if words[W_ALLOC_AT] else None,
     )
 
 
-# ---------------------------------------------------------------- the two sides
-
-
-class Page:
-    """The owner's side: this pod's own page, opened in the folder that Allocate mounted writable.
-
-    The page belongs to this process until it ends: the kernel drops the lock with it, however it
-    dies (do not fork without exec after opening: the child would keep the lock). Keep `beat` going
-    (a few times per `STALE_NS`) from a thread that a long step cannot hold up, or readers take the
-    owner for stopped. One thread at a time calls the other methods.
-    """
-
-    def __init__(self, own: Path) -> None:
-        path = own / PAGE
-        self._fd = _open(path, size=PAGE_BYTES, writable=True)
-        self._locked = False
-        try:
-            self._words = _words(self._fd, count=PAGE_WORDS, path=path, writable=True)
-            if self._take() == fcntl.F_WRLCK:
-                raise PageTakenError(
-                    f"{path}: another process of this pod owns it; stop one of them"
-                )
-        except ArbiterError:
-            os.close(self._fd)
-            raise
-        self.lower_flag()  # whatever an earlier process left raised
-        self._words[W_WANTS] = self._words[W_TURN] = 0
-        self._words[W_STEPS_DONE] = self._words[W_STEPS]
-        self.beat()
-
-    def _take(self) -> int:
-        kind = _lock(self._fd)
-        self._locked = kind == fcntl.F_UNLCK
-        return kind
-
-    @property
-    def raised(self) -> bool:
-        return bool(self._words[W_FLAG] & 1)
-
-    def raise_flag(self) -> None:
-        """A request of this pod begins: lower tiers stop at their next token boundary.
-
-        Raising a raised flag only renews the time limit: another request has begun.
-        """
-        words = self._words
-        now = time.monotonic_ns()
-        if not self._locked:
-            self._take()
-        words[W_BEAT] = words[W_SINCE] = now  # before the flag, so that no reader finds it stale
-        if not words[W_FLAG] & 1:
-            words[W_FLAG] += 1
-
-    def lower_flag(self) -> None:
-        """No request of this pod runs any more; lowering a lowered flag does nothing."""
-        words = self._words
-        if words[W_FLAG] & 1:
-            words[W_FLAG] += 1
-            words[W_SINCE] = time.monotonic_ns()
-
-    def beat(self) -> None:
-        """The process lives and is not stopped."""
-        if not self._locked:
-            self._take()
-        self._words[W_BEAT] = time.monotonic_ns()
-
-    def step(self) -> None:
-        """A step begins (call at the token boundary, after the look at the flags)."""
-        self._words[W_STEPS] += 1
-
-    def step_done(self, computed_ns: int = 0) -> None:
-        """The step that began has ended, after `computed_ns` of computing."""
-        words = self._words
-        words[W_STEPS_DONE] = words[W_STEPS]
-        words[W_SERVED] += computed_ns
-
-    def yielded(self, waited_ns: int) -> None:
-        """Account a wait for others, which metrics show."""
-        self._words[W_YIELDED] += waited_ns
-
-    def allocator(
-        self, *, reserved: int, used: int, inactive_split: int, largest_free: int
-    ) -> None:
-        """Publish the allocator's figures, in bytes; now and then, not at every step."""
-        words = self._words
-        words[W_ALLOC_RESERVED], words[W_ALLOC_USED] = reserved, used
-        words[W_ALLOC_SPLIT], words[W_ALLOC_LARGEST] = inactive_split, largest_free
-        words[W_ALLOC_AT] = time.monotonic_ns()
-
-    @property
-    def words(self) -> memoryview:
-        """The page itself, for the turns among equals (`arbiter_turn`)."""
-        return self._words
-
-    def close(self) -> None:
-        """Lower the flag and let go of the page."""
-        self.lower_flag()
-        self._words[W_WANTS] = self._words[W_TURN] = 0
-        self._words.release()  # the mapping holds the file description, and so the lock, as well
-        os.close(self._fd)
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Whose flag is up, and since when (monotonic ns)."""
-
-    slot: str
-    priority: int
-    since_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    slot: str
-    priority: int
-    fd: int
-    words: memoryview
-
-
-class Watch:
-    """The reader's side: asks whether somebody with a higher claim computes now.
-
-    Only pages of strictly higher priority are mapped. An owner that cuts its file short kills the
-    processes that map it (SIGBUS), so a lower tier must never be able to do that to a higher one.
-    """
-
-    def __init__(self, grants: Path, *, own_slot: str = "") -> None:
-        """`grants` is the folder mounted read-only; `own_slot` is left out of every answer."""
-        self._grants = grants
-        self._own = own_slot
-        self._index = read_index(grants)
-        self._generation = 0
-        self._priority = LOWEST
-        self._higher: list[_Seen] = []
-        self._flags: list[memoryview] = []
-
-    def higher_raised(self, my_priority: int) -> bool:
-        """Whether a live grant of strictly higher priority has its flag up: then do not step.
-
-        Below 2 us with 16 higher grants while no flag is up; call it at every token boundary.
-        """
-        if self._index[I_GENERATION] != self._generation or my_priority != self._priority:
-            self._rescan(my_priority)
-        for words in self._flags:
-            if words[W_FLAG] & 1:
-                return self.holder(my_priority) is not None
-        return False
-
-    def holder(self, my_priority: int) -> Holder | None:
-        """Who of higher priority holds the GPU; the highest, then the longest waiting, of several.
-
-        A raised flag counts while its owner lives (lock), is not stopped (heartbeat), and has not
-        held longer than one request may.
-        """
-        if self._index[I_GENERATION] != self._generation or my_priority != self._priority:
-            self._rescan(my_priority)
-        now = time.monotonic_ns()
-        held = [
-            Holder(slot=seen.slot, priority=seen.priority, since_ns=seen.words[W_SINCE])
-            for seen in self._higher
-            if self._counts(seen, now)
-        ]
-        return min(held, key=lambda h: (-h.priority, h.since_ns, h.slot), default=None)
-
-    def _counts(self, seen: _Seen, now: int) -> bool:
-        words, stale = seen.words, self._index[I_STALE_NS]
-        return bool(
-            words[W_FLAG] & 1
-            and -stale <= now - words[W_BEAT] <= stale  # a time to come is a forged one
-            and -stale <= now - words[W_SINCE] <= self._index[I_HOLD_NS]
-            and _locked_by(seen.fd) != fcntl.F_UNLCK
-        )
-
-    def _rescan(self, my_priority: int) -> None:
-        generation = self._index[I_GENERATION]  # before the look: a change during it is seen next
-        self.close()
-        for entry in slots(self._grants):
-            if entry == self._own:
-                continue
-            try:
-                seen = self._map(entry, my_priority)
-            except ArbiterError:
-                continue  # a grant that goes away, or a page its owner spoilt: it claims nothing
-            if seen is not None:
-                self._higher.append(seen)
-        self._flags = [seen.words for seen in self._higher]
-        self._generation, self._priority = generation, my_priority
-
-    def _map(self, slot: str, my_priority: int) -> _Seen | None:
-        tier = read_tier(self._grants, slot)
-        if tier.priority <= my_priority:
-            return None
-        path = self._grants / slot / POD / PAGE
-        fd = _open(path, size=PAGE_BYTES)
-        try:
-            words = _words(fd, count=PAGE_WORDS, path=path)
-        except ArbiterError:
-            os.close(fd)
-            raise
-        return _Seen(slot=slot, priority=tier.priority, fd=fd, words=words)
-
-    def close(self) -> None:
-        """Let go of the pages; the next question opens them again."""
-        for seen in self._higher:
-            seen.words.release()
-            os.close(seen.fd)
-        self._higher, self._flags, self._generation = [], [], 0
+def _allocator(words: Sequence[int]) -> Allocator:
+    split, largest = words[W_ALLOC_SPLIT], words[W_ALLOC_LARGEST]
+    return Allocator(
+        at_ns=words[W_ALLOC_AT],
+        reserved=words[W_ALLOC_RESERVED],
+        used=words[W_ALLOC_USED],
+        inactive_split=None if split == UNKNOWN else split,
+        largest_free=None if largest == UNKNOWN else largest,
+    )
 
 
 def bump(index: memoryview) -> None:

@@ -2,7 +2,7 @@
 
 Deficit round robin without a referee: each page shows what its owner has had, in virtual time
 (computing time divided by share), and who has had the least goes next, for one quantum. `next_turn`
-is the rule and pure; `Turns` reads the pages for it. Higher tiers are `arbiter.Watch`'s.
+is the rule and pure; `Turns` reads the pages for it. Higher tiers are `arbiter_watch`'s.
 
 Two that begin in the same instant may overlap for one quantum; the accounts even it out. Among
 equals a dishonest owner can gain time, but cannot starve others (`STARVED_NS`).
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from sojourn_api import arbiter
+from sojourn_api.arbiter_page import Page
 
 REFERENCE_SHARE: Final = 1000
 TURN_LIMIT_NS: Final = 1_000_000_000
@@ -59,10 +60,10 @@ class _Peer:
 class Turns:
     """The owner's side. `want` when work comes or ends; `mine` before each step; `spent` after.
 
-    `mine` is cheap within a quantum, and a few us for each equal outside of it.
+    `mine` is cheap within a quantum; outside of it an idle equal costs 1 us, one with work a few.
     """
 
-    def __init__(self, grants: Path, page: arbiter.Page, *, own_slot: str) -> None:
+    def __init__(self, grants: Path, page: Page, *, own_slot: str) -> None:
         self._grants = grants
         self._words = page.words
         self._slot = own_slot
@@ -93,15 +94,21 @@ class Turns:
         if since and self._left_ns > 0 and now - since < TURN_LIMIT_NS:
             return True
         words[arbiter.W_TURN] = 0
-        own = Equal(slot=self._slot, credit=words[arbiter.W_CREDIT], turn=False)
         starved = not since and now - self._waiting_since > STARVED_NS
-        if not starved and not next_turn(own, self._equals()):
+        if not starved and not self._next():
             if since:
                 self._waiting_since = now
             return False
         words[arbiter.W_TURN] = now
         self._left_ns = self._slice_ns * self._share // REFERENCE_SHARE
         return True
+
+    def _next(self) -> bool:
+        equals = self._equals()
+        if not equals:
+            return True
+        own = Equal(slot=self._slot, credit=self._words[arbiter.W_CREDIT], turn=False)
+        return next_turn(own, equals)
 
     def spent(self, computed_ns: int) -> None:
         """Account a step."""
@@ -114,6 +121,8 @@ class Turns:
         now, stale = time.monotonic_ns(), self._index[arbiter.I_STALE_NS]
         found = []
         for peer in self._peers:
+            if not arbiter.has_work(peer.fd):
+                continue
             try:
                 page = arbiter.read_open(peer.fd, path=self._grants / peer.slot)
             except arbiter.ArbiterError:

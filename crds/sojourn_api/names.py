@@ -12,9 +12,10 @@ VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 CATEGORY: Final = "sojourn"
 
-# Field managers of server-side apply: one per component (design section 3).
+# Field managers of server-side apply: one per component, so that each owns its own fields.
 MANAGER_OPERATOR: Final = "sojourn-operator"
 MANAGER_DEVICEPLUGIN: Final = "sojourn-deviceplugin"
+MANAGER_GATEWAY: Final = "sojourn-gateway"
 
 # Labels (on pods, services, snapshots) and the pod annotations that only the operator may write.
 LABEL_SESSION: Final = f"{GROUP}/session"
@@ -32,8 +33,12 @@ ANNOTATION_GPUS: Final = f"{GROUP}/gpus"
 """JSON list of `{"ordinal", "uuid", "slices", "share"}`: what the operator counted for this pod."""
 ANNOTATION_WAKE: Final = f"{GROUP}/wake"
 """On a session paused for idleness: an RFC 3339 time; if later than the pause, it wakes."""
+ANNOTATION_CONTEXT_LENGTH: Final = f"{GROUP}/context-length"
+"""On a session's pod: the tokens that this start holds at most."""
 ANNOTATION_TIERS: Final = f"{GROUP}/tiers"
 """On a namespace: the tiers that its tenant may use, joined by commas; absent means every tier."""
+ANNOTATION_MEASURED: Final = f"{GROUP}/measured"
+"""On an LLMModel: what `sojourn-runtime bench` measured, as JSON, for people to read."""
 FINALIZER_SESSION: Final = f"{GROUP}/session"
 FINALIZER_POD: Final = f"{GROUP}/record-end"
 """Holds a session's pod until its end and its message stand in the session's status."""
@@ -65,27 +70,97 @@ PLACED: Final = "Placed"
 PAUSED: Final = "Paused"
 CONTEXT_SAVED: Final = "ContextSaved"
 TARGET_MET: Final = "TargetMet"
+REASON_IDLE: Final = "Idle"
+"""Of `Paused`: the session had no requests for long, and wakes when it is asked to."""
+INVALID_SPEC: Final = "InvalidSpec"
+INVALID_TEMPLATE: Final = "InvalidTemplate"
+INVALID_REQUEST: Final = "InvalidRequest"
+UNKNOWN_MODEL: Final = "UnknownModel"
+UNKNOWN_TIER: Final = "UnknownTier"
+TIER_FORBIDDEN: Final = "TierForbidden"
+CONTEXT_TOO_LONG: Final = "ContextTooLong"
+MODEL_MISMATCH: Final = "ModelMismatch"
+"""The LLMModel's numbers are not those of its weights: sessions would be placed wrongly."""
+NEED_A_CHANGE: Final = frozenset(
+    {
+        INVALID_SPEC,
+        INVALID_TEMPLATE,
+        INVALID_REQUEST,
+        UNKNOWN_MODEL,
+        UNKNOWN_TIER,
+        TIER_FORBIDDEN,
+        CONTEXT_TOO_LONG,
+    }
+)
+"""Of `Ready`: waiting does not help, only a change of the session or of what it names."""
+PLUGIN_GONE: Final = "PluginGone"
+NODE_NOT_READY: Final = "NodeNotReady"
+SILENT: Final = frozenset({PLUGIN_GONE, NODE_NOT_READY})
+"""Of a GPUNode's `Ready`, written by the operator: its device plugin has not been heard of."""
+LABEL_HEARTBEAT: Final = f"{GROUP}/heartbeat"
+"""On the Lease that a node's device plugin renews: the component that does."""
+
+
+def heartbeat_name(node: str) -> str:
+    """The Lease of a node's device plugin, in the release's namespace."""
+    return f"sojourn-gpunode-{node}"
+
+
+HEARTBEAT_SECONDS: Final = 60
+"""For so long that Lease holds: three renewals. A plugin that restarts is back in a few seconds."""
+
+
+GRANTS_KEPT: Final = "GrantsKept"
+"""Of a GPUNode: no pod takes more than it was granted."""
 SESSION_CONDITIONS: Final = (READY, PLACED, PAUSED, CONTEXT_SAVED, TARGET_MET)
+
+# What a device plugin holds against a pod, and for what the operator then pauses its session.
+OVER_MEMORY: Final = "OverMemory"
+YIELD_IGNORED: Final = "YieldIgnored"
+OFFENCES: Final = frozenset({OVER_MEMORY, YIELD_IGNORED})
+
+# What a session's server says on the wire when it does not serve, and the gateway reads.
+PHASE_SERVING: Final = "Serving"
+"""Of its status page: requests are answered."""
+NOT_NOW: Final = frozenset({"loading", "restoring", "pausing"})
+"""Codes of its 503 for what it did not begin, or gave up for good: the same may be sent again."""
+STREAM_PAUSED: Final = "paused"
+"""Comment on a stream before a clean close: the rest is to be had after the pause."""
 
 # What the operator puts into a session's container; the runtime's cli reads them as defaults.
 ENV_SESSION: Final = "SOJOURN_SESSION"
 ENV_NAMESPACE: Final = "SOJOURN_NAMESPACE"
 ENV_EPOCH: Final = "SOJOURN_EPOCH"
+ENV_OWNER: Final = "SOJOURN_OWNER"
+"""Which of all sessions of its name it is (see `owner`)."""
 ENV_TIER: Final = "SOJOURN_TIER"
 ENV_PRIORITY: Final = "SOJOURN_PRIORITY"
 ENV_MODEL: Final = "SOJOURN_MODEL"
 """URI of the weights."""
 ENV_MODEL_NAME: Final = "SOJOURN_MODEL_NAME"
 """Name of the LLMModel, which clients send as `model`."""
+ENV_MODEL_NUMBERS: Final = "SOJOURN_MODEL_NUMBERS"
+"""What the LLMModel says of its weights: JSON of `weights.Numbers`."""
+ENV_QUANTIZATION: Final = "SOJOURN_QUANTIZATION"
 ENV_WEIGHTS_DIGEST: Final = "SOJOURN_WEIGHTS_DIGEST"
 ENV_WEIGHTS_CACHE: Final = "SOJOURN_WEIGHTS_CACHE"
 ENV_STORE: Final = "SOJOURN_STORE"
 """URI of this session's own folder of the snapshot store."""
+ENV_EXPECT_MANIFEST: Final = "SOJOURN_EXPECT_MANIFEST"
+"""Name of the last manifest that is known of the session: the store must have it or a later one."""
 ENV_CONTEXT_LENGTH: Final = "SOJOURN_CONTEXT_LENGTH"
 ENV_CHECKPOINT_TOKENS: Final = "SOJOURN_CHECKPOINT_TOKENS"
 ENV_API_KEY: Final = "SOJOURN_API_KEY"
 ENV_DEVICE: Final = "SOJOURN_DEVICE"
+ENV_SHARDS: Final = "SOJOURN_SHARDS"
+"""Processes that compute the model together, each on a GPU of its own."""
 ENV_PORT: Final = "SOJOURN_PORT"
+
+
+def owner(*, created: str, uid: str) -> str:
+    """Tells a session from others of its name; a later one's compares greater."""
+    return f"{created}/{uid}"
+
 
 # What Allocate puts into a container, once per GPU: two GPUs' equal keys would collide.
 

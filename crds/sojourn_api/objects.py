@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from sojourn_api.names import READY, SILENT
+
 
 class LatencyMetric(StrEnum):
     """Which latency a tier's p95 target speaks of."""
@@ -173,7 +175,7 @@ class SnapshotRef:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`status.failure`: why the last start ended badly; absent once a start went well.
+    """`status.failure`: why the last start ended badly; absent once the next has served a while.
 
     `retry` False waits for a change: of the session (`generation`) or of its model
     (`model_generation`).
@@ -201,6 +203,8 @@ class SessionStatus:
     started_at: str = ""
     endpoint: str = ""
     exact: bool = True
+    context_length: int = 0
+    """Tokens that the last start which served holds at most."""
     failures: int = 0
     failure: Failure | None = None
 
@@ -218,7 +222,8 @@ class Session:
 class Model:
     """An LLMModel.
 
-    `digest` ("sha256:...") empty means unchecked; `decode_fraction` is in thousandths.
+    `digest` ("sha256:...") empty means unchecked; `decode_fraction` is in thousandths;
+    `quantization` is bf16, w8a16, w8a8 or the path of a plan in the pod.
     """
 
     meta: ObjectMeta
@@ -230,6 +235,7 @@ class Model:
     kv_heads: int
     context_length: int
     digest: str = ""
+    quantization: str = "bf16"
     decode_fraction: int = 500
     minimum_gpu_bytes: int = 0
     conditions: tuple[Condition, ...] = ()
@@ -281,11 +287,56 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuLoad:
+    """How busy a GPU was lately, in percent; None is unknown.
+
+    `busy` is time with any kernel running. Only `sm` (part of the SMs at work) and `bandwidth`
+    (part of the memory bandwidth used) say how full it was; not every GPU can tell them.
+    """
+
+    busy: int | None = None
+    sm: int | None = None
+    bandwidth: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MigRoom:
+    """How many instances of one MIG profile still fit, and would fit the GPU when empty."""
+
+    profile: str
+    remaining: int
+    ideal: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorUse:
+    """What a session's runtime says of its own allocator on one GPU, in bytes.
+
+    `pod` is `namespace/name`; None is unknown.
+    """
+
+    pod: str
+    reserved: int
+    used: int
+    inactive_split: int | None = None
+    largest_free: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stranded:
+    """Free slices on GPUs that cannot take a session of `size` slices."""
+
+    size: int
+    slices: int
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU of a GPUNode's status.
 
     `slices` are those in service; `free_slices` as the plugin's ledger has them; `share` is what
-    the GPU gives at a decode fraction of 0.5 (0: unknown model).
+    the GPU gives at a decode fraction of 0.5 (0: unknown model). `profiles` are there in MIG mode
+    only, `allocators` for those pods whose runtime has told lately.
     """
 
     ordinal: int
@@ -298,19 +349,48 @@ class Gpu:
     healthy: bool
     reason: str = ""
     foreign_bytes: int = 0
+    foreign_by: tuple[str, ...] = ()
     mig: bool = False
     links: tuple[int, ...] = ()
     share: int = 0
+    load: GpuLoad = GpuLoad()
+    profiles: tuple[MigRoom, ...] = ()
+    allocators: tuple[AllocatorUse, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Offender:
+    """A pod that takes more than it was granted, as the device plugin saw it.
+
+    `stop`: by the plugin's policy its session shall be paused. `uid` is empty while not known.
+    """
+
+    namespace: str
+    pod: str
+    uid: str
+    reason: str
+    message: str
+    stop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GpuNode:
-    """A GPUNode, written by the device plugin only; its name is the Kubernetes node's."""
+    """A GPUNode, written by the device plugin, and by the operator when that is silent.
+
+    Its name is the Kubernetes node's; `stranded` has one entry for each session size in use there.
+    """
 
     meta: ObjectMeta
     gpus: tuple[Gpu, ...]
     driver_version: str = ""
+    stranded: tuple[Stranded, ...] = ()
+    offenders: tuple[Offender, ...] = ()
     conditions: tuple[Condition, ...] = ()
+
+    @property
+    def silent(self) -> bool:
+        """Whether it was told that its device plugin is not heard of."""
+        return any(one.type == READY and one.reason in SILENT for one in self.conditions)
 
 
 @dataclass(frozen=True, slots=True)

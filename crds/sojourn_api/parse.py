@@ -8,16 +8,20 @@ Unknown fields are ignored, so that an older component reads newer objects. The 
 from collections.abc import Mapping
 
 from sojourn_api.objects import (
+    AllocatorUse,
     Condition,
     Failure,
     Gpu,
+    GpuLoad,
     GpuNode,
     GpuPlace,
     IdleAction,
     LatencyMetric,
+    MigRoom,
     Model,
     Nomination,
     ObjectMeta,
+    Offender,
     Placement,
     Quota,
     Resources,
@@ -30,6 +34,7 @@ from sojourn_api.objects import (
     SnapshotPolicy,
     SnapshotRef,
     Spreading,
+    Stranded,
     Tenant,
     Tier,
 )
@@ -83,6 +88,7 @@ def parse_model(raw: Raw) -> Model:
         kv_heads=kv_heads,
         context_length=spec.number("contextLength", low=1, high=MAX_CONTEXT),
         digest=spec.text("digest", ""),
+        quantization=spec.text("quantization", "bf16"),
         decode_fraction=spec.number("decodeFraction", 500, high=1000),
         minimum_gpu_bytes=spec.number("minimumGpuBytes", 0),
         conditions=_conditions(root.part("status")),
@@ -148,6 +154,11 @@ def parse_gpu_node(raw: Raw) -> GpuNode:
         parse_meta(raw),
         gpus=tuple(_gpu(gpu) for gpu in status.parts("gpus")),
         driver_version=status.text("driverVersion", ""),
+        stranded=tuple(
+            Stranded(size=entry.number("size"), slices=entry.number("slices"))
+            for entry in status.parts("stranded")
+        ),
+        offenders=tuple(_offender(entry) for entry in status.parts("offenders")),
         conditions=_conditions(status),
     )
 
@@ -232,6 +243,7 @@ def _session_status(root: Reader) -> SessionStatus:
         started_at=status.text("startedAt", ""),
         endpoint=status.text("endpoint", ""),
         exact=status.flag("exact", default=True),
+        context_length=status.number("contextLength", 0),
         failures=status.number("failures", 0),
         failure=_failure(status),
     )
@@ -319,9 +331,49 @@ def _gpu(gpu: Reader) -> Gpu:
         healthy=gpu.flag("healthy", default=False),
         reason=gpu.text("reason", ""),
         foreign_bytes=gpu.number("foreignBytes", 0),
+        foreign_by=gpu.texts("foreignBy"),
         mig=gpu.flag("mig", default=False),
         links=gpu.numbers("links"),
         share=gpu.number("share", 0),
+        load=_load(gpu.part("load")),
+        profiles=tuple(
+            MigRoom(
+                profile=entry.text("profile"),
+                remaining=entry.number("remaining"),
+                ideal=entry.number("ideal"),
+            )
+            for entry in gpu.parts("profiles")
+        ),
+        allocators=tuple(_allocator(entry) for entry in gpu.parts("allocators")),
+    )
+
+
+def _offender(entry: Reader) -> Offender:
+    return Offender(
+        namespace=entry.text("namespace"),
+        pod=entry.text("pod"),
+        uid=entry.text("uid", ""),
+        reason=entry.text("reason"),
+        message=entry.text("message", ""),
+        stop=entry.flag("stop", default=False),
+    )
+
+
+def _load(load: Reader) -> GpuLoad:
+    return GpuLoad(
+        busy=load.maybe_number("busyPercent", high=100),
+        sm=load.maybe_number("smPercent", high=100),
+        bandwidth=load.maybe_number("bandwidthPercent", high=100),
+    )
+
+
+def _allocator(entry: Reader) -> AllocatorUse:
+    return AllocatorUse(
+        pod=entry.text("pod"),
+        reserved=entry.number("reservedBytes"),
+        used=entry.number("usedBytes"),
+        inactive_split=entry.maybe_number("inactiveSplitBytes"),
+        largest_free=entry.maybe_number("largestFreeBytes"),
     )
 
 

@@ -8,14 +8,17 @@ from collections.abc import Iterable, Mapping
 
 from sojourn_api.names import API_VERSION, PLACED, READY
 from sojourn_api.objects import (
+    AllocatorUse,
     Condition,
     Failure,
     Gpu,
+    GpuLoad,
     GpuNode,
     GpuPlace,
     Model,
     Nomination,
     ObjectMeta,
+    Offender,
     Quota,
     SecretKey,
     Session,
@@ -24,6 +27,7 @@ from sojourn_api.objects import (
     SessionStatus,
     Snapshot,
     SnapshotRef,
+    Stranded,
     Tenant,
     Tier,
 )
@@ -58,6 +62,7 @@ def status_to_raw(status: SessionStatus) -> Raw:
             "startedAt": status.started_at,
             "endpoint": status.endpoint,
             "exact": status.exact,
+            "contextLength": status.context_length or None,
             "failures": status.failures,
             "failure": status.failure and _failure(status.failure),
         }
@@ -87,6 +92,7 @@ def model_to_raw(model: Model) -> Raw:
         {
             "uri": model.uri,
             "digest": model.digest,
+            "quantization": model.quantization,
             "weightBytes": model.weight_bytes,
             "kvBytesPerToken": model.kv_bytes_per_token,
             "layers": model.layers,
@@ -145,15 +151,40 @@ def gpu_node_to_raw(node: GpuNode) -> Raw:
         {
             "driverVersion": node.driver_version,
             "gpus": [gpu_to_raw(gpu) for gpu in node.gpus],
+            "stranded": stranded_to_raw(node.stranded),
+            "offenders": offenders_to_raw(node.offenders),
             "conditions": conditions_to_raw(node.conditions),
         }
     )
     return raw
 
 
+def stranded_to_raw(stranded: Iterable[Stranded]) -> list[Raw]:
+    """`GPUNode.status.stranded`."""
+    return [{"size": entry.size, "slices": entry.slices} for entry in stranded]
+
+
+def offenders_to_raw(offenders: Iterable[Offender]) -> list[Raw]:
+    """`GPUNode.status.offenders`."""
+    return [
+        {
+            "namespace": one.namespace,
+            "pod": one.pod,
+            "uid": one.uid,
+            "reason": one.reason,
+            "message": one.message,
+            "stop": one.stop,
+        }
+        for one in offenders
+    ]
+
+
 def gpu_to_raw(gpu: Gpu) -> Raw:
-    """One entry of `GPUNode.status.gpus`; zero and false are facts here, and are sent."""
-    return {
+    """One entry of `GPUNode.status.gpus`; zero and false are facts here, and are sent.
+
+    What is unknown is left out.
+    """
+    raw: Raw = {
         "ordinal": gpu.ordinal,
         "uuid": gpu.uuid,
         "model": gpu.model,
@@ -168,6 +199,36 @@ def gpu_to_raw(gpu: Gpu) -> Raw:
         "links": list(gpu.links),
         "share": gpu.share,
     }
+    known: Raw = {
+        "foreignBy": list(gpu.foreign_by),
+        "load": _load(gpu.load),
+        "profiles": [
+            {"profile": room.profile, "remaining": room.remaining, "ideal": room.ideal}
+            for room in gpu.profiles
+        ],
+        "allocators": [_allocator(use) for use in gpu.allocators],
+    }
+    return raw | {name: value for name, value in known.items() if value}
+
+
+def _load(load: GpuLoad) -> Raw:
+    figures = {
+        "busyPercent": load.busy,
+        "smPercent": load.sm,
+        "bandwidthPercent": load.bandwidth,
+    }
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def _allocator(use: AllocatorUse) -> Raw:
+    figures = {
+        "reservedBytes": use.reserved,
+        "usedBytes": use.used,
+        "inactiveSplitBytes": use.inactive_split,
+        "largestFreeBytes": use.largest_free,
+    }
+    known: Raw = {name: value for name, value in figures.items() if value is not None}
+    return {"pod": use.pod} | known
 
 
 def snapshot_to_raw(snapshot: Snapshot) -> Raw:

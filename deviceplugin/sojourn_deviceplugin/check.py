@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from sojourn_api import gpus, names
 
-from sojourn_deviceplugin import health, registry, slices
+from sojourn_deviceplugin import health, mig, registry, slices
 from sojourn_deviceplugin.config import Config
 from sojourn_deviceplugin.facts import GpuFacts, NodeFacts
 from sojourn_deviceplugin.offers import refusal
@@ -22,12 +22,18 @@ def report(
         yield f"driver {facts.driver}"
     now = health.Situation(node=facts, boot=boot, probes=1)
     everything = registry.enroll(known, facts.gpus, config)
+    healthy = set()
     for entry in sorted(everything.values(), key=lambda entry: entry.ordinal):
         found = facts.gpu(entry.uuid)
         if found is not None and not found.error:
             entry = registry.replan(entry, found, config)  # noqa: PLW2901
         verdict = refusal(entry) or health.judge(entry.health, found, now)[1]
+        healthy |= {entry.uuid} if verdict.healthy else set()
         yield _line(entry, found, verdict)
+    for resource, pool in sorted(mig.pools(facts.gpus, healthy=healthy, before={}).items()):
+        good = sum(instance.healthy for instance in pool.instances)
+        uuids = ", ".join(instance.uuid for instance in pool.instances)
+        yield f"{resource}: {len(pool.instances)} instances, {good} on healthy GPUs ({uuids})"
 
 
 def _line(entry: registry.Known, found: GpuFacts | None, verdict: health.Verdict) -> str:

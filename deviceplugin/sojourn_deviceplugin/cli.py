@@ -7,10 +7,11 @@ import signal
 import sys
 from pathlib import Path
 
+from sojourn_api.access import Access, NotInPodError, in_cluster
+
 from sojourn_deviceplugin import check, logs, web
 from sojourn_deviceplugin.config import Config, ConfigError
 from sojourn_deviceplugin.core import BOOT_ID
-from sojourn_deviceplugin.kube import Access, ApiError, in_cluster
 from sojourn_deviceplugin.nvml import Nvml
 from sojourn_deviceplugin.plugin import Plugin
 from sojourn_deviceplugin.registry import Registry, RegistryError
@@ -46,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.check:
             return _check(settings.config)
         return _run(settings, options)
-    except (ConfigError, ApiError, RegistryError) as error:
+    except (ConfigError, NotInPodError, RegistryError) as error:
         log.error("cannot start", extra={"error": str(error)})  # noqa: TRY400 - the text says it
         return 2
 

@@ -16,7 +16,8 @@ from sojourn_api import gpus, names
 MIB: Final = 1024**2
 GIB: Final = 1024**3
 SMALLEST_SLICE: Final = 256 * MIB
-"""Below this the kubelet's list of devices grows without use (design, section 4)."""
+"""The kubelet is sent one device for each slice, all of them at every change (564 for an H200 at
+this size); a session's workspace alone takes two, so finer slices would gain it no room."""
 
 
 class ConfigError(Exception):
@@ -35,6 +36,24 @@ class DeviceNodes(StrEnum):
 
     AUTO = "auto"
     NONE = "none"
+
+
+class MpsThreads(StrEnum):
+    """How much of a GPU's multiprocessors an MPS client may use: as much as of its memory, or all
+    (the arbiter then says who computes, and Gold has the whole GPU while it does).
+    """
+
+    SLICES = "slices"
+    ALL = "all"
+
+
+class Policy(StrEnum):
+    """What is asked for a pod that takes more than it was granted: nothing but that it is known, or
+    that the operator pauses its session.
+    """
+
+    REPORT = "report"
+    STOP = "stop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +83,16 @@ class Config:
     host_proc: Path | None = None
     """The host's /proc as mounted in the pod (or /proc itself with hostPID): memory is then told
     apart by pod, exactly; without it nobody knows whose process is whose."""
+    host_cgroup: Path | None = None
+    """The host's cgroup v2 hierarchy, writable: the driver then limits the memory of pods, where it
+    can (r615 and later)."""
+    mps_pipe_dir: Path | None = None
+    """Pipe directory of an MPS control daemon, at the same path as on the host: containers become
+    its clients while it answers."""
+    mps_shm_dir: Path | None = None
+    """What that daemon has as /dev/shm; containers get it as theirs."""
+    mps_threads: MpsThreads = MpsThreads.SLICES
+    offenders: Policy = Policy.REPORT
     process_names: bool = False
     """Name processes that use foreign memory in messages; needs `hostProc` to mean anything."""
     metrics_port: int = 9400
@@ -145,10 +174,25 @@ _LIMITS: Final = {
 }
 
 
+_CHOICES: Final[Mapping[str, type[StrEnum]]] = {
+    "deviceListStrategy": DeviceList,
+    "deviceNodes": DeviceNodes,
+    "mpsThreads": MpsThreads,
+    "offenders": Policy,
+}
+_FOLDERS: Final = frozenset(
+    {"kubeletDir", "arbiterDir", "stateDir", "hostProc", "hostCgroup", "mpsPipeDir", "mpsShmDir"}
+)
+
+
 def _value(key: str, value: object) -> object:  # noqa: PLR0911 - one line per kind of setting
     if key in _LIMITS:
         low, high = _LIMITS[key]
         return _number(value, key=key, low=low, high=high)
+    if key in _CHOICES:
+        return _choice(_CHOICES[key], value, key=key)
+    if key in _FOLDERS:
+        return _folder(value, key=key)
     match key:
         case "sliceBytes":
             return _slice(value, key=key)
@@ -156,12 +200,6 @@ def _value(key: str, value: object) -> object:  # noqa: PLR0911 - one line per k
             return _models(value, key=key)
         case "reservedBytes":
             return size(value, key=key)
-        case "kubeletDir" | "arbiterDir" | "stateDir" | "hostProc":
-            return _folder(value, key=key)
-        case "deviceListStrategy":
-            return _choice(DeviceList, value, key=key)
-        case "deviceNodes":
-            return _choice(DeviceNodes, value, key=key)
         case "processNames" | "publish":
             return _flag(value, key=key)
         case _:

@@ -7,40 +7,32 @@ is called with the lock held. Decisions are in the pure modules; this one applie
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from sojourn_api import arbiter, names
 
-from sojourn_deviceplugin import conduct, health, mig, registry, slices
+from sojourn_deviceplugin import health, mig, offering, profiles, registry, slices
 from sojourn_deviceplugin._proto import deviceplugin_v1beta1_pb2 as pb
 from sojourn_deviceplugin.attribution import Attribution
-from sojourn_deviceplugin.config import Config, DeviceNodes
-from sojourn_deviceplugin.facts import GpuFacts, NodeFacts, Xid
-from sojourn_deviceplugin.ledger import Changes, Grant, Held, Ledger
-from sojourn_deviceplugin.offers import Offer, answer, refusal
+from sojourn_deviceplugin.config import Config
+from sojourn_deviceplugin.facts import NodeFacts, Xid
+from sojourn_deviceplugin.forgetful import Forgotten, Listed
+from sojourn_deviceplugin.ledger import Changes, Grant, Held, Keys, Ledger
+from sojourn_deviceplugin.lists import Lists
+from sojourn_deviceplugin.offering import Turn
+from sojourn_deviceplugin.offers import Offer, Snapshot, answer, refusal
 from sojourn_deviceplugin.pods import SessionPod, tier_of
 from sojourn_deviceplugin.slots import Slots
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 STARTING: Final = "Starting"
 """Reason of all GPUs until they have been looked at."""
-SHARED_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 
 class AllocationError(Exception):
     """The kubelet asks for what cannot be given; the text becomes the pod's message."""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A GPU whose verdict changed, and how."""
-
-    ordinal: int
-    uuid: str
-    before: health.Verdict
-    after: health.Verdict
 
 
 class Node:
@@ -57,7 +49,6 @@ class Node:
         self._clock = clock
         self._boot = boot or BOOT_ID.read_text().strip()
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
         self._tidying = threading.Lock()
         self.untidy = threading.Event()
         self.judged = False
@@ -68,16 +59,23 @@ class Node:
         self._ledger = Ledger()
         self._facts = NodeFacts(error="NVML has not been asked yet")
         self._offers: dict[int, Offer] = {}
-        self._pools: dict[str, mig.Pool] = {}
-        self._messages: dict[str, tuple[int, pb.ListAndWatchResponse]] = {}
+        self._profiles = profiles.Profiles(config.state_dir)
+        self._pools = {names.mig_resource(name): mig.Pool(name) for name in self._profiles.load()}
+        self.lists = Lists()
         self._claimed: frozenset[str] = frozenset()
-        self._attribution = Attribution()
+        self._forgotten = Forgotten()
+        self.attribution = Attribution()
+        """Replaced as a whole; any thread may read it."""
+        self.mps = False
+        """Whether the MPS daemon answers."""
         for gpu in self._known.values():
             self._open(gpu)
         with self._lock:
             waiting = health.Verdict(healthy=False, reason=STARTING, message=self._facts.error)
             for gpu in self._known.values():
                 self._offer(Offer(gpu=gpu, verdict=waiting))
+            for name, pool in self._pools.items():
+                self.lists.publish(name, pool.message())
 
     def _open(self, gpu: registry.Known) -> None:
         slots = Slots(self.config.arbiter_dir / gpu.uuid, self.limits)
@@ -85,11 +83,6 @@ class Node:
         self._ledger.restore(slots.restore(gpu.ordinal), now_ns=self._clock())
 
     # ------------------------------------------------------------ for the gRPC threads
-
-    def resources(self) -> tuple[str, ...]:
-        """All resources, with healthy devices or without."""
-        with self._lock:
-            return tuple(self._messages)
 
     def ordinals(self) -> tuple[int, ...]:
         """GPUs that have a resource, healthy or not."""
@@ -100,22 +93,6 @@ class Node:
         """One GPU as it is offered now."""
         with self._lock:
             return self._offers[ordinal]
-
-    def message(
-        self, resource: str, *, after: int, unless: Callable[[], bool]
-    ) -> tuple[int, pb.ListAndWatchResponse]:
-        """The list and its version, at once if it is another than `after`, else when it changes.
-
-        `unless` ends the wait; it is looked at after each `wake`.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._messages[resource][0] != after or unless())
-            return self._messages[resource]
-
-    def wake(self) -> None:
-        """Let waiting streams look whether they are still wanted."""
-        with self._changed:
-            self._changed.notify_all()
 
     def allocate(self, resource: str, devices: Sequence[str]) -> pb.ContainerAllocateResponse:
         """Give devices to a container; the kubelet has chosen them."""
@@ -141,13 +118,33 @@ class Node:
             if not offer.verdict.healthy:
                 verdict = offer.verdict
                 raise AllocationError(f"{offer.resource}: {verdict.reason}: {verdict.message}")
-            slot = self._slots[ordinal].take(wanted)
+            self._refuse_unlisted(offer, wanted)
+            slot = self._slots[ordinal].take(wanted, mps=self.mps)
             grant, over = self._ledger.allocate(
-                ordinal=ordinal, devices=wanted, slot=slot, now_ns=self._clock()
+                ordinal=ordinal, devices=wanted, slot=slot, now_ns=self._clock(), mps=self.mps
             )
         self._drop(over)
         self.untidy.set()
         return answer(offer, grant, self.config)
+
+    def _refuse_unlisted(self, offer: Offer, wanted: frozenset[str]) -> None:
+        """A kubelet without its checkpoint offers again what running pods have."""
+        for grant in self._ledger.of(offer.gpu.ordinal):
+            if grant.devices & wanted and self._forgotten.alive(grant):
+                whose = f"{grant.holder.namespace}/{grant.holder.pod}" if grant.holder else "a pod"
+                raise AllocationError(
+                    f"{offer.resource}: {len(grant.devices & wanted)} of these slices are in use "
+                    f"by {whose}, which the kubelet has forgotten; they are free when it has ended"
+                )
+
+    def unlisted(self, resource: str) -> frozenset[str]:
+        """Devices that would be refused for that."""
+        with self._lock:
+            if resource in self._pools:
+                return frozenset()
+            ordinal = int(resource.removeprefix(names.RESOURCE_PREFIX))
+            lost = filter(self._forgotten.alive, self._ledger.of(ordinal))
+            return frozenset().union(*(grant.devices for grant in lost))
 
     def tidy(self) -> None:
         """Make and remove arbiter pages, ahead of need and after it."""
@@ -162,7 +159,7 @@ class Node:
         events: dict[str, list[int]] = {}
         for xid in xids:
             events.setdefault(xid.uuid, []).append(xid.number)
-        with self._changed:
+        with self._lock:
             self._facts = facts
             before = self._known
             self._enroll(facts)
@@ -175,7 +172,6 @@ class Node:
             self.judged = True
             self._remember(before)
             self._offer_instances()
-            self._changed.notify_all()
         self.tidy()
         return turns
 
@@ -188,7 +184,7 @@ class Node:
 
     def _remember(self, before: Mapping[str, registry.Known]) -> None:
         """Write down what changed; what only counts probes is not worth it."""
-        if _lasting(self._known) != _lasting(before):
+        if offering.lasting(self._known.values()) != offering.lasting(before.values()):
             self._registry.save(self._known)
 
     def _judge(
@@ -207,50 +203,22 @@ class Node:
         if refused is not None:
             verdict, gpu = refused, replace(gpu, slices=0)  # not even as unhealthy ones
         before = self._offers.get(gpu.ordinal)
-        self._offer(self._made(gpu, facts, verdict, before))
-        if before is not None and before.verdict == verdict:
-            return None
-        unknown = health.Verdict(healthy=False)
-        was = before.verdict if before else unknown
-        return Turn(ordinal=gpu.ordinal, uuid=gpu.uuid, before=was, after=verdict)
+        self._offer(self._made(gpu, verdict))
+        return offering.turned(gpu, before, verdict)
 
-    def _made(
-        self,
-        gpu: registry.Known,
-        facts: GpuFacts | None,
-        verdict: health.Verdict,
-        before: Offer | None,
-    ) -> Offer:
-        if facts is None or facts.error:
-            return replace(before, gpu=gpu, verdict=verdict) if before else Offer(gpu, verdict)
-        grants = tuple(self._ledger.of(gpu.ordinal))
-        foreign = self._attribution.foreign(grants, facts, slice_bytes=gpu.slice_bytes)
-        peers = (self._known[uuid].ordinal for uuid in facts.links if uuid in self._known)
-        return Offer(
-            gpu=gpu,
-            verdict=verdict,
-            numa=facts.numa,
-            out=slices.out_of_service(
-                gpu.ids,
-                held=self._ledger.held(gpu.ordinal),
-                kept=before.out if before else (),
-                wanted=foreign.slices,
-            ),
-            foreign_bytes=foreign.bytes,
-            links=tuple(sorted(peers)),
-            mig=facts.mig,
-            nodes=self._nodes(facts),
+    def _made(self, gpu: registry.Known, verdict: health.Verdict) -> Offer:
+        around = offering.Surroundings(self._known, self.attribution, self.config)
+        return around.offer(
+            gpu,
+            self._facts.gpu(gpu.uuid),
+            verdict,
+            before=self._offers.get(gpu.ordinal),
+            grants=tuple(self._ledger.of(gpu.ordinal)),
         )
-
-    def _nodes(self, facts: GpuFacts) -> tuple[str, ...]:
-        if self.config.device_nodes is DeviceNodes.NONE:
-            return ()
-        wanted = (f"/dev/nvidia{facts.minor}", *SHARED_NODES)
-        return tuple(node for node in wanted if Path(node).exists())
 
     def _offer(self, offer: Offer) -> None:
         self._offers[offer.gpu.ordinal] = offer
-        self._publish(offer.resource, offer.message())
+        self.lists.publish(offer.resource, offer.message())
 
     def _offer_instances(self) -> None:
         """MIG instances as they are now; a profile without any keeps its resource, empty."""
@@ -260,18 +228,30 @@ class Node:
         else:
             self._pools = {name: pool.sick() for name, pool in self._pools.items()}
         for name, pool in self._pools.items():
-            self._publish(name, pool.message())
+            self.lists.publish(name, pool.message())
+        self._profiles.save(pool.profile for pool in self._pools.values())
 
-    def _publish(self, resource: str, new: pb.ListAndWatchResponse) -> None:
-        """The kubelet hears of it only if its list changes."""
-        version, message = self._messages.get(resource, (0, None))
-        if new != message:
-            self._messages[resource] = (version + 1, new)
+    def kubelet_restarted(self) -> None:
+        """It may have forgotten everything: what lives is not given again until it is listed."""
+        living = self._living({})
+        with self._lock:
+            self._forgotten.restarted(self._ledger.grants, living=living)
 
-    def reconcile(self, held: Held, *, listed_ns: int) -> Changes:
-        """Take over the kubelet's list of who holds what."""
-        with self._changed:
-            changes = self._ledger.reconcile(held, listed_ns=listed_ns)
+    def _living(self, listed: Listed) -> Keys:
+        """Grants that are not in the list, though a process has their page locked."""
+        absent = (g for g in self.snapshot()[2] if (g.ordinal, g.devices) not in listed)
+        pages = ((grant, self.page(grant)) for grant in absent)
+        return frozenset(grant.key for grant, page in pages if page and page.locked)
+
+    def reconcile(self, held: Held, *, listed_ns: int, patient: bool = False) -> Changes:
+        """Take over the kubelet's list of who holds what; `patient` with one that just started."""
+        listed = {(ordinal, devices) for (_, ordinal), devices in held.items()}
+        living = self._living(listed)
+        with self._lock:
+            grants = self._ledger.grants
+            self._forgotten.listed(listed, grants, living=living, patient=patient)
+            spared = self._forgotten.spared
+            changes = self._ledger.reconcile(held, listed_ns=listed_ns, spared=spared)
             if changes != Changes():
                 self._offer_again()
         self._drop(changes.over)
@@ -281,9 +261,7 @@ class Node:
     def _offer_again(self) -> None:
         """What counts as foreign depends on what is granted."""
         for offer in tuple(self._offers.values()):
-            facts = self._facts.gpu(offer.gpu.uuid)
-            self._offer(self._made(offer.gpu, facts, offer.verdict, offer))
-        self._changed.notify_all()
+            self._offer(self._made(offer.gpu, offer.verdict))
 
     def _drop(self, grants: Iterable[Grant]) -> None:
         for grant in grants:
@@ -294,7 +272,8 @@ class Node:
         """Give grants the tiers of their pods (by namespace and name); returns what changed."""
         changed = []
         with self._lock:
-            self._attribution.uids = {key: pod.uid for key, pod in pods.items() if pod.uid}
+            uids = {name: pod.uid for name, pod in pods.items() if pod.uid}
+            self.attribution = replace(self.attribution, uids=uids)
             for grant in tuple(self._ledger.grants):
                 if grant.holder is None or not grant.slot:
                     continue
@@ -309,19 +288,7 @@ class Node:
     def attribute(self, pids: Mapping[int, str]) -> None:
         """Pod UIDs of the processes on GPUs, by host process id, as of the next judgement."""
         with self._lock:
-            self._attribution.pids = pids
-
-    def overuse(self) -> list[tuple[Grant, int]]:
-        """Grants whose pods use more memory than granted, and how much; empty if unknown."""
-        found = []
-        with self._lock:
-            for offer in self._offers.values():
-                facts = self._facts.gpu(offer.gpu.uuid)
-                if facts is not None:
-                    grants = tuple(self._ledger.of(offer.gpu.ordinal))
-                    size = offer.gpu.slice_bytes
-                    found += self._attribution.over(grants, facts, slice_bytes=size)
-        return found
+            self.attribution = replace(self.attribution, pids=pids)
 
     def claimed(self, uuids: Iterable[str]) -> None:
         """GPUs that another plugin offers to the kubelet, as of the next judgement."""
@@ -339,21 +306,11 @@ class Node:
         with self._lock:
             return tuple(self._known)
 
-    def snapshot(self) -> tuple[NodeFacts, tuple[Offer, ...], tuple[Grant, ...]]:
+    def snapshot(self) -> Snapshot:
         """Everything at one moment."""
         with self._lock:
             offers = tuple(self._offers[o] for o in sorted(self._offers))
             return self._facts, offers, tuple(self._ledger.grants)
-
-    def pages(self) -> dict[int, dict[str, conduct.Seen]]:
-        """The pages of all grants, by GPU and slot."""
-        found: dict[int, dict[str, conduct.Seen]] = {}
-        for grant in self.snapshot()[2]:
-            page = self.page(grant)
-            if page is not None:
-                seen = conduct.Seen(priority=grant.tier.priority, page=page)
-                found.setdefault(grant.ordinal, {})[grant.slot] = seen
-        return found
 
     @property
     def limits(self) -> arbiter.Limits:
@@ -366,7 +323,3 @@ class Node:
     def page(self, grant: Grant) -> arbiter.PageState | None:
         """The arbiter page of a grant, None if it has none or its pod spoilt it."""
         return self._slots[grant.ordinal].page(grant.slot) if grant.slot else None
-
-
-def _lasting(known: Mapping[str, registry.Known]) -> list[registry.Known]:
-    return [replace(gpu, health=replace(gpu.health, good=0)) for gpu in known.values()]

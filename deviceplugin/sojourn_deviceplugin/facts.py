@@ -16,6 +16,8 @@ class ProcessUse:
     pid: int
     bytes: int
     name: str = ""
+    sm_percent: int = 0
+    """How much of the SMs' time it had in the last second; 0 also where that is not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +51,19 @@ class GpuFacts:
     reserved_bytes: int = 0
     used_bytes: int = 0
     busy_percent: int | None = None
+    """Time with a kernel running, which says nothing of how full the GPU was."""
+    memory_busy_percent: int | None = None
+    """Time with memory in use."""
+    sm_percent: int | None = None
+    """SMs at work, of all; GPM tells it, where there is GPM."""
     bandwidth_percent: int | None = None
+    """Memory bandwidth used, of all that there is; from GPM, too."""
     processes: tuple[ProcessUse, ...] = ()
     links: tuple[str, ...] = ()
     """UUIDs of the GPUs at the other ends of its NVLinks."""
     recovery: int = RECOVERY_UNKNOWN
+    ecc_errors: int | None = None
+    """Uncorrected ones since the driver was loaded; None without ECC."""
     remap_pending: bool = False
     remap_failed: bool = False
     memory_limits: bool = False

@@ -101,7 +101,8 @@ def _symptom(facts: GpuFacts | None) -> Verdict | None:
         gone = "NVML does not list it any more; look for XID 79 in the kernel log and reboot"
         return _ill("GpuMissing", gone)
     if facts.error:
-        return _ill("GpuLost", facts.error)
+        text = f"{facts.error}; look for XIDs in the kernel log, then reset the GPU or the node"
+        return _ill("GpuLost", text)
     if facts.recovery not in {RECOVERY_UNKNOWN, 0}:
         reason, act = RECOVERY.get(facts.recovery, ("RecoveryRequired", "see nvidia-smi -q"))
         return _ill(reason, f"driver asks: {act}")
@@ -131,7 +132,7 @@ def _after_fault(state: State, now: Situation) -> tuple[State, Verdict]:
     if fault is not None:
         if _recovered(state, fault, now):
             return State(good=state.good), HEALTHY
-        text = f"XID {fault.xid}: {meaning(fault.xid)}; {_advice(fault, now)}"
+        text = f"{meaning(fault.xid)}; {_advice(fault, now)}"
         return state, _ill(f"Xid{fault.xid}", text)
     if state.away and state.good < now.probes:
         return state, _ill("Returning", f"answers again; waits for {now.probes} good probes")

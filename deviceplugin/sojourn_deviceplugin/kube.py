@@ -3,23 +3,23 @@
 For one thread. No retries and no caching: the caller comes again with what is true then.
 """
 
+import http
 import http.client
 import json
-import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from sojourn_api.access import Access
+
 SECONDS: Final = 5
-ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 APPLY: Final = "application/apply-patch+yaml"
 """JSON is YAML."""
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """Spares the specs of pods that we do not read."""
+ONE_METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 
 class ApiError(Exception):
@@ -29,26 +29,11 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
 
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """Where the API server is and who we are; the token is read at every call, since it rotates."""
-
-    url: str
-    token_file: Path | None = None
-    ca_file: Path | None = None
-
-
-def in_cluster() -> Access:
-    """What every pod is given."""
-    try:
-        host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
-    except KeyError as error:
-        raise ApiError("not in a pod: KUBERNETES_SERVICE_HOST is not set") from error
-    host = f"[{host}]" if ":" in host else host
-    return Access(
-        url=f"https://{host}:{port}", token_file=ACCOUNT / "token", ca_file=ACCOUNT / "ca.crt"
-    )
+    @property
+    def refused(self) -> bool:
+        """Whether the same call would be answered alike: it is not that the API server is busy."""
+        busy = (http.HTTPStatus.REQUEST_TIMEOUT, http.HTTPStatus.TOO_MANY_REQUESTS)
+        return 400 <= self.status < 500 and self.status not in busy
 
 
 class Kube:
@@ -58,9 +43,12 @@ class Kube:
         self._access = access
         self._connection: http.client.HTTPConnection | None = None
 
-    def apply(self, path: str, body: Mapping[str, Any], *, manager: str) -> None:
-        """Server-side apply: creates or changes our fields, whoever had them before."""
-        self.call(
+    def apply(self, path: str, body: Mapping[str, Any], *, manager: str) -> dict[str, Any]:
+        """Server-side apply: creates or changes our fields, whoever had them before.
+
+        The object as it is then.
+        """
+        return self.call(
             "PATCH", f"{path}?fieldManager={manager}&force=true", body=body, content_type=APPLY
         )
 
@@ -80,11 +68,8 @@ class Kube:
             content = json.dumps(body)
             headers["Content-Type"] = content_type
         try:
-            if self._access.token_file is not None:
-                token = self._access.token_file.read_text().strip()
-                headers["Authorization"] = f"Bearer {token}"
             connection = self._connect()
-            connection.request(method, path, body=content, headers=headers)
+            connection.request(method, path, body=content, headers=headers | self._access.headers)
             response = connection.getresponse()
             text = response.read()
         except (OSError, http.client.HTTPException) as error:

@@ -45,10 +45,17 @@ class Grant:
     made_ns: int
     holder: Holder | None = None
     tier: Tier = UNKNOWN
+    mps: bool = False
+    """Its container was told to be a client of the MPS daemon."""
 
     @property
     def slices(self) -> int:
         return len(self.devices)
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """Tells it from all others that have a page."""
+        return self.ordinal, self.slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,10 @@ Held = Mapping[tuple[Holder, int], frozenset[str]]
 """The kubelet's list: which devices of which GPU (ordinal) a container has."""
 
 
+Keys = frozenset[tuple[int, str]]
+"""Some grants, by GPU and slot."""
+
+
 def _rename(grant: Grant, holder: Holder) -> Grant:
     """A holder's first name keeps the tier (of before a restart); another holder starts anew."""
     tier = grant.tier if grant.holder is None else UNKNOWN
@@ -77,11 +88,11 @@ class Ledger:
     grants: list[Grant] = field(default_factory=list)
 
     def allocate(
-        self, *, ordinal: int, devices: frozenset[str], slot: str, now_ns: int
+        self, *, ordinal: int, devices: frozenset[str], slot: str, now_ns: int, mps: bool = False
     ) -> tuple[Grant, tuple[Grant, ...]]:
         """Record what the kubelet gave; returns the grant and those that must be over for it."""
         over = tuple(g for g in self.grants if g.ordinal == ordinal and g.devices & devices)
-        grant = Grant(ordinal=ordinal, devices=devices, slot=slot, made_ns=now_ns)
+        grant = Grant(ordinal=ordinal, devices=devices, slot=slot, made_ns=now_ns, mps=mps)
         self.grants = [g for g in self.grants if g not in over]
         self.grants.append(grant)
         return grant, over
@@ -94,11 +105,13 @@ class Ledger:
         made_ns = now_ns - SETTLE_NS + RESTORED_NS
         self.grants.extend(replace(grant, made_ns=made_ns) for grant in grants)
 
-    def reconcile(self, held: Held, *, listed_ns: int) -> Changes:
+    def reconcile(self, held: Held, *, listed_ns: int, spared: Keys = frozenset()) -> Changes:
         """Take over the kubelet's list: name grants, drop those that are over, adopt unknown ones.
 
         `listed_ns` is when the list was asked for: it knows nothing of grants made after that, and
-        what it says of their devices is out of date.
+        what it says of their devices is out of date. `spared` are not over although they are not
+        listed: a kubelet that has just started lists no pod yet, and one that lost its checkpoint
+        never lists those of before.
         """
         newer = [grant for grant in self.grants if grant.made_ns >= listed_ns]
         listed = {
@@ -115,7 +128,8 @@ class Ledger:
             holder = listed.pop((grant.ordinal, grant.devices), None)
             if holder is None:
                 settled = grant.holder is not None or listed_ns - grant.made_ns > SETTLE_NS
-                (over if settled else kept).append(grant)
+                ended = settled and grant.key not in spared
+                (over if ended else kept).append(grant)
             elif holder == grant.holder:
                 kept.append(grant)
             else:

@@ -10,17 +10,23 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
-from sojourn_api import names
-from sojourn_api.objects import Condition
+from sojourn_api import names, render
+from sojourn_api.arbiter import PageState
+from sojourn_api.objects import Condition, Offender
 
-from sojourn_deviceplugin import gpunode
+from sojourn_deviceplugin import allocators, gpunode, load, offenders
+from sojourn_deviceplugin.facts import NodeFacts
+from sojourn_deviceplugin.figures import Figures, Steady
+from sojourn_deviceplugin.heartbeat import Heartbeat, NoNodeError
 from sojourn_deviceplugin.kube import METADATA_ONLY, ApiError, Kube
-from sojourn_deviceplugin.metrics import Metrics, Snapshot
+from sojourn_deviceplugin.ledger import Grant
+from sojourn_deviceplugin.metrics import Metrics
+from sojourn_deviceplugin.offers import Offer, Snapshot
 from sojourn_deviceplugin.pods import SessionPod, session_pod
 
 log = logging.getLogger(__name__)
@@ -28,10 +34,13 @@ log = logging.getLogger(__name__)
 GPUNODES: Final = f"/apis/{names.API_VERSION}/gpunodes"
 EVENTS: Final = "/api/v1/namespaces/default/events"
 """Where the API server keeps events on objects without a namespace."""
-RENEW_SECONDS: Final = 60.0
+REWRITE_SECONDS: Final = 60.0
 """An unchanged status is written again after this long: somebody may have deleted the object."""
 PODS_SECONDS: Final = 15.0
 """How often annotations are read while nobody waits for a promotion."""
+ROUND: Final = "a round"
+LEASE: Final = "the Lease"
+EVENT: Final = "an event"
 WAITING_EVENTS: Final = 100
 
 
@@ -45,29 +54,47 @@ class Publisher(threading.Thread):
         snapshot: Callable[[], Snapshot],
         metrics: Metrics,
         *,
+        page: Callable[[Grant], PageState | None] = lambda _: None,
+        sees_processes: bool = False,
+        namespace: str = "",
         pace: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """At most one round of calls in `pace` seconds."""
+        """At most one round of calls in `pace` seconds; `page` tells what a grant's pod wrote.
+
+        `namespace` is where the sign of life is written, empty for nowhere.
+        """
         super().__init__(name="publisher", daemon=True)
         self._kube = kube
         self._name = node_name
+        self._heartbeat = Heartbeat(kube, node_name, namespace=namespace)
         self._snapshot = snapshot
         self._metrics = metrics
+        self._page = page
+        self._sees = sees_processes
         self._pace = pace
+        self._clock = clock
         self._poked = threading.Event()
         self._end = threading.Event()
         self._events: deque[dict[str, Any]] = deque(maxlen=WAITING_EVENTS)
         self._written: dict[str, Any] = {}
-        self._written_at = 0.0
-        self._pods_at = 0.0
+        self._written_at = float("-inf")
+        self._pods_at = float("-inf")
+        self._loads: Mapping[str, load.Means] = {}
+        self._loads_at = clock()
+        self._steady = Steady()
         self._condition = Condition(names.READY, "Unknown", "", "")
-        self._last_error = ""
+        self._kept = Condition(names.GRANTS_KEPT, "Unknown", "", "")
+        self._complaints: dict[str, str] = {}
+        """What was logged last of each thing that does not work."""
         self.pods: dict[tuple[str, str], SessionPod] = {}
+        self.offenders: tuple[Offender, ...] = ()
+        """Who stands accused, as of the next write."""
 
     def poke(self, *, waiting: bool = False) -> None:
         """Look again soon; `waiting`: a grant waits for its pod's annotations."""
         if waiting:
-            self._pods_at = 0.0
+            self._pods_at = float("-inf")
         self._poked.set()
 
     def tell(self, *, reason: str, message: str, warning: bool) -> None:
@@ -97,37 +124,49 @@ class Publisher(threading.Thread):
             self._poked.clear()
             try:
                 self.round()
-                self._last_error = ""
-            except ApiError as error:
-                self._failed(error)
+                self._complaints.pop(ROUND, None)
+            except (ApiError, NoNodeError) as error:
+                self._failed(ROUND, error)
             self._end.wait(self._pace)
         self._kube.close()
 
-    def _failed(self, error: ApiError) -> None:
+    def _failed(self, what: str, error: Exception) -> None:
         self._metrics.failed("apiserver")
-        if str(error) != self._last_error:
-            self._last_error = str(error)
+        if self._complaints.get(what) != str(error):
+            self._complaints[what] = str(error)
             log.warning("API server", extra={"error": str(error)})
 
     def round(self) -> None:
         """Everything that is due."""
-        if time.monotonic() - self._pods_at > PODS_SECONDS:
+        if self._clock() - self._pods_at > PODS_SECONDS:
             self._read_pods()
-            self._pods_at = time.monotonic()
+            self._pods_at = self._clock()
         self._write()
+        self._say_alive()
         while self._events:
             event = self._events[0]
             self._send(event)
             if self._events and self._events[0] is event:  # else it made room for newer ones
                 self._events.popleft()
 
+    def _say_alive(self) -> None:
+        """After the status: whoever hears of us again finds what is true now."""
+        try:
+            if self._heartbeat.beat(now=self._clock()):
+                self._complaints.pop(LEASE, None)
+        except ApiError as error:
+            if not error.status:
+                raise
+            self._failed(LEASE, error)  # the chart of an earlier release grants none
+
     def _send(self, event: dict[str, Any]) -> None:
         try:
             self._kube.call("POST", EVENTS, body=event)
+            self._complaints.pop(EVENT, None)
         except ApiError as error:
             if error.status != http.HTTPStatus.FORBIDDEN:
                 raise
-            self._failed(error)  # without the right to send events all else must go on
+            self._failed(EVENT, error)  # without the right to send events all else must go on
 
     def _read_pods(self) -> None:
         selector = quote(f"spec.nodeName={self._name}")
@@ -138,24 +177,74 @@ class Publisher(threading.Thread):
         self.pods = {(pod.namespace, pod.name): pod for pod in found if pod is not None}
 
     def _write(self) -> None:
+        due = self._is_due()
+        if due:
+            self._condition = self._introduce() or self._condition
         facts, offers, grants = self._snapshot()
         self._condition = _moved(self._condition, gpunode.ready(facts, offers))
-        status = gpunode.status(facts, offers, grants, condition=self._condition)
-        due = time.monotonic() - self._written_at > RENEW_SECONDS
+        figures = self._steady.tell(self._figures(facts, offers, grants), now=self._clock())
+        status = gpunode.status(facts, offers, grants, condition=self._condition, figures=figures)
+        self._kept = _moved(self._kept, offenders.kept(self.offenders, sees=self._sees))
+        status["conditions"] += render.conditions_to_raw([self._kept])
+        if self.offenders:
+            status["offenders"] = render.offenders_to_raw(self.offenders[: gpunode.MOST])
         if status == self._written and not due:
             return
-        path = f"{GPUNODES}/{self._name}"
-        body = {
-            "apiVersion": names.API_VERSION,
-            "kind": "GPUNode",
-            "metadata": {"name": self._name},
+        try:
+            self._apply({"name": self._name}, {"status": status}, subresource="/status")
+        except ApiError as error:
+            if error.status == http.HTTPStatus.NOT_FOUND:
+                self._written_at = float("-inf")  # somebody deleted the object
+            raise
+        self._written, self._written_at = status, self._clock()
+
+    def _is_due(self) -> bool:
+        """Whether to write whatever is known: others may have said meanwhile that we are gone."""
+        now = self._clock()
+        return now - self._written_at > REWRITE_SECONDS or self._heartbeat.ran_out(now=now)
+
+    def _introduce(self) -> Condition | None:
+        """See that the object is there, and whose; what its Ready says, by whomever."""
+        self._heartbeat.find_node()
+        meta: dict[str, Any] = {"name": self._name}
+        if self._heartbeat.owners:
+            meta["ownerReferences"] = self._heartbeat.owners
+        there = self._apply(meta, {})
+        found = there.get("status", {}).get("conditions", ())
+        ready = next((one for one in found if one.get("type") == names.READY), None)
+        if ready is None:
+            return None
+        since = ready.get("lastTransitionTime", "")
+        return Condition(names.READY, ready["status"], "", "", 0, since)
+
+    def _apply(
+        self, meta: Mapping[str, Any], rest: Mapping[str, Any], *, subresource: str = ""
+    ) -> dict[str, Any]:
+        body = {"apiVersion": names.API_VERSION, "kind": "GPUNode", "metadata": meta, **rest}
+        path = f"{GPUNODES}/{self._name}{subresource}"
+        return self._kube.apply(path, body, manager=names.MANAGER_DEVICEPLUGIN)
+
+    def _figures(
+        self, facts: NodeFacts, offers: Iterable[Offer], grants: tuple[Grant, ...]
+    ) -> Figures:
+        """What never stands still, as it is now."""
+        now, offers = self._clock(), tuple(offers)
+        self._loads = load.folded(self._loads, facts, seconds=now - self._loads_at)
+        self._loads_at = now
+        at_ns = time.monotonic_ns()  # the pages' clock
+        inside = {
+            offer.gpu.ordinal: allocators.uses(offer, grants, self._page, now_ns=at_ns)
+            for offer in offers
         }
-        if due:
-            self._kube.apply(path, body, manager=names.MANAGER_DEVICEPLUGIN)
-        self._kube.apply(
-            f"{path}/status", body | {"status": status}, manager=names.MANAGER_DEVICEPLUGIN
+        return Figures(
+            loads={
+                offer.gpu.ordinal: self._loads[offer.gpu.uuid].rounded()
+                for offer in offers
+                if offer.gpu.uuid in self._loads
+            },
+            allocators={ordinal: uses for ordinal, uses in inside.items() if uses},
+            foreign={offer.gpu.ordinal: offer.foreign_bytes for offer in offers},
         )
-        self._written, self._written_at = status, time.monotonic()
 
 
 def _moved(before: Condition, after: Condition) -> Condition:

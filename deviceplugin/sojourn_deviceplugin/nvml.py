@@ -1,16 +1,18 @@
-"""NVML as typed values: a thin layer over nvidia-ml-py, and the only module that imports it.
+"""NVML as typed values: a thin layer over nvidia-ml-py, which `gpm` and `memorylimits` import, too.
 
 Calls block as long as the driver likes (they release the interpreter's lock), so only threads of
 their own call this. One GPU that fails spoils nothing of the others. No judgement, no state beyond
 whether the library is initialised.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import pynvml
 
+from sojourn_deviceplugin import gpm, memorylimits
 from sojourn_deviceplugin.facts import (
     RECOVERY_UNKNOWN,
     GpuFacts,
@@ -24,6 +26,8 @@ from sojourn_deviceplugin.facts import (
 Handle = Any
 T = TypeVar("T")
 
+REMEDY: Final = "look at the driver (nvidia-smi) and at devicePlugin.runtimeClassName of the chart"
+"""Of NVML as a whole."""
 LINKS: Final = 18
 """NVLinks per GPU at most (Blackwell)."""
 PROFILES: Final = range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT)
@@ -58,11 +62,13 @@ def _or(otherwise: T, call: Callable[..., T], *arguments: object) -> T:
 class Nvml:
     """The library, initialised when needed and again after a failure.
 
-    `processes` asks for the names of processes, which means something only with the host's pids.
+    Names of processes and their parts of the load mean something only with the host's pids.
     """
 
-    def __init__(self, *, process_names: bool = False) -> None:
+    def __init__(self, *, process_names: bool = False, process_loads: bool = False) -> None:
         self._names = process_names
+        self._loads = process_loads
+        self._gpm = gpm.Gpm()
         self._open = False
         self._session = 0
 
@@ -75,7 +81,7 @@ class Nvml:
             return NodeFacts(gpus=tuple(self._gpus(known)), driver=driver, session=self._session)
         except NvmlError as error:
             self.close()
-            return NodeFacts(error=str(error), session=self._session)
+            return NodeFacts(error=f"{error}; {REMEDY}", session=self._session)
 
     def _initialise(self) -> None:
         if not self._open:
@@ -88,6 +94,7 @@ class Nvml:
         """Let go of the library; the next read initialises it again."""
         if self._open:
             self._open = False
+            self._gpm.close()
             try:
                 pynvml.nvmlShutdown()
             except pynvml.NVMLError:
@@ -133,6 +140,7 @@ class Nvml:
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
         mig = _or([0, 0], pynvml.nvmlDeviceGetMigMode, handle)[0] == 1
         busy = _or(None, pynvml.nvmlDeviceGetUtilizationRates, handle)
+        sm, bandwidth = gpm.UNKNOWN if mig else self._gpm.read(uuid, handle)
         _, _, pending, failed = _or((0, 0, 0, 0), pynvml.nvmlDeviceGetRemappedRows, handle)
         return GpuFacts(
             uuid=uuid,
@@ -143,13 +151,16 @@ class Nvml:
             reserved_bytes=memory.reserved,
             used_bytes=memory.used,
             busy_percent=None if busy is None else busy.gpu,
-            bandwidth_percent=None if busy is None else busy.memory,
+            memory_busy_percent=None if busy is None else busy.memory,
+            sm_percent=sm,
+            bandwidth_percent=bandwidth,
             processes=tuple(self._processes(handle)),
             links=tuple(_links(handle)),
             recovery=_recovery(handle),
+            ecc_errors=_ecc_errors(handle),
             remap_pending=bool(pending),
             remap_failed=bool(failed),
-            memory_limits=_has_limits(handle),
+            memory_limits=memorylimits.supported(handle),
             mig=mig,
             instances=tuple(_instances(handle)) if mig else (),
             profiles=tuple(_profiles(handle)) if mig else (),
@@ -157,9 +168,28 @@ class Nvml:
 
     def _processes(self, handle: Handle) -> Iterator[ProcessUse]:
         none: list[Any] = []
+        loads = _process_loads(handle) if self._loads else {}
         for process in _or(none, pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle):
             name = _process_name(process.pid) if self._names else ""
-            yield ProcessUse(pid=process.pid, bytes=process.usedGpuMemory or 0, name=name)
+            yield ProcessUse(
+                pid=process.pid,
+                bytes=process.usedGpuMemory or 0,
+                name=name,
+                sm_percent=loads.get(process.pid, 0),
+            )
+
+
+def _process_loads(handle: Handle) -> dict[int, int]:
+    """By process id: how much of the SMs' time it had in the last second; who had none is absent.
+
+    The driver stamps its samples with the time of day, in microseconds.
+    """
+    since = int((time.time() - 1) * 1e6)
+    try:
+        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
+    except (*_ABSENT, pynvml.NVMLError_NotFound):
+        return {}
+    return {sample.pid: int(sample.smUtil) for sample in samples if sample.timeStamp >= since}
 
 
 def _process_name(pid: int) -> str:
@@ -177,14 +207,10 @@ def _recovery(handle: Handle) -> int:
     return int(values[0].value.uiVal)
 
 
-def _has_limits(handle: Handle) -> bool:
-    limits = pynvml.c_nvmlGetMemoryLimits_v1_t()
-    limits.nameSpace = b"/"
-    try:
-        pynvml.nvmlDeviceGetMemoryLimits_v1(handle, limits)
-    except pynvml.NVMLError:
-        return False
-    return True
+def _ecc_errors(handle: Handle) -> int | None:
+    kind, counter = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+    count: int | None = _or(None, pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, counter)
+    return count
 
 
 def _links(handle: Handle) -> Iterator[str]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from sojourn_api import names
 
-from sojourn_deviceplugin import slices
+from sojourn_deviceplugin import mps, slices
 from sojourn_deviceplugin._proto import deviceplugin_v1beta1_pb2 as pb
 from sojourn_deviceplugin.config import Config, DeviceList
+from sojourn_deviceplugin.facts import NodeFacts
 from sojourn_deviceplugin.health import Verdict
 from sojourn_deviceplugin.ledger import Grant
 from sojourn_deviceplugin.registry import Known
@@ -26,6 +27,7 @@ class Offer:
     numa: int | None = None
     out: frozenset[str] = frozenset()
     foreign_bytes: int = 0
+    foreign_by: tuple[str, ...] = ()
     links: tuple[int, ...] = ()
     mig: bool = False
     nodes: tuple[str, ...] = ()
@@ -53,6 +55,10 @@ class Offer:
 
     def _health(self, name: str) -> str:
         return HEALTHY if self.verdict.healthy and name not in self.out else UNHEALTHY
+
+
+Snapshot = tuple[NodeFacts, tuple[Offer, ...], tuple[Grant, ...]]
+"""A node at one moment."""
 
 
 def refusal(gpu: Known, *, limit: int = slices.MESSAGE_LIMIT) -> Verdict | None:
@@ -89,6 +95,8 @@ def answer(offer: Offer, grant: Grant, config: Config) -> pb.ContainerAllocateRe
             ),
         ],
     )
+    if grant.mps:
+        mps.join(response, grant, gpu, config)
     if config.device_list_strategy is DeviceList.CDI:
         response.cdi_devices.add(name=f"{config.cdi_kind}={gpu.uuid}")
     else:

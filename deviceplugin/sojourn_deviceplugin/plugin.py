@@ -11,17 +11,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from sojourn_deviceplugin import conduct, processes
+from sojourn_api.access import Access
+
+from sojourn_deviceplugin import memorylimits, mps, processes
 from sojourn_deviceplugin.config import Config
-from sojourn_deviceplugin.core import STARTING, Node, Turn
+from sojourn_deviceplugin.core import Node
 from sojourn_deviceplugin.facts import NodeFacts
-from sojourn_deviceplugin.kube import Access, Kube
-from sojourn_deviceplugin.metrics import GrantGauges, Metrics, NodeGauges
+from sojourn_deviceplugin.gauges import GrantGauges, NodeGauges
+from sojourn_deviceplugin.kube import Kube
+from sojourn_deviceplugin.limits import Limiter
+from sojourn_deviceplugin.metrics import Metrics
+from sojourn_deviceplugin.news import News
 from sojourn_deviceplugin.node import Publisher
 from sojourn_deviceplugin.nvml import Nvml
 from sojourn_deviceplugin.podresources import PodResources, PodResourcesError
 from sojourn_deviceplugin.probe import Listener, Reader
 from sojourn_deviceplugin.registration import Registrar
+from sojourn_deviceplugin.reports import Reports
+from sojourn_deviceplugin.slim import slim
+from sojourn_deviceplugin.warden import Warden
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +38,7 @@ EAGER_SECONDS: Final = 0.25
 """While a grant waits for its pod: its session starts and wants its tier."""
 EAGER_FOR_NS: Final = 30_000_000_000
 CLAIMS_SECONDS: Final = 30.0
+MPS_SECONDS: Final = 10.0
 JOIN_SECONDS: Final = 2.0
 DEAF_SECONDS: Final = 3.0
 
@@ -42,29 +51,46 @@ class Plugin:
         self.metrics = Metrics()
         self.node = Node(config)
         self.metrics.watch(NodeGauges(self.node.snapshot))
-        self.metrics.watch(GrantGauges(self.node.snapshot, self.node.page))
+        self._reports = Reports(self.node)
+        self._warden = Warden(self.node, self._reports, self.metrics, self._tell)
+        self.metrics.watch(
+            GrantGauges(
+                self.node.snapshot,
+                self.node.page,
+                enforced=self._reports.enforced,
+                uses=self._reports.uses,
+                waited=self._warden.waited,
+            )
+        )
         self.registrar = Registrar(self.node, self.metrics)
+        self._limiter = Limiter(memorylimits, self._reports.caps, root=config.host_cgroup)
         self._reader = Reader(
-            Nvml(process_names=config.process_names),
+            Nvml(process_names=config.process_names, process_loads=config.host_proc is not None),
             known=self.node.uuids,
             every=config.probe_seconds,
             patience=config.nvml_patience_seconds,
+            then=self._limiter.keep,
         )
         self._listener = Listener(lambda: self._reader.latest().session)
         self._resources = PodResources(config.pod_resources)
         self.publisher = None
         if access is not None:
-            self.publisher = Publisher(Kube(access), node_name, self.node.snapshot, self.metrics)
+            self.publisher = Publisher(
+                Kube(access),
+                node_name,
+                self.node.snapshot,
+                self.metrics,
+                page=self.node.page,
+                sees_processes=config.host_proc is not None,
+                namespace=access.namespace,
+            )
         self._claims_at = 0.0
         self._kubelet_error = ""
         self._heard_at = time.monotonic()
         self._silent = False
-        self._pages: dict[int, dict[str, conduct.Seen]] = {}
+        self._mps_at = 0.0
         self._pids: dict[int, str] = {}
-        self._greedy: set[tuple[int, str]] = set()
-        self._invaded: set[int] = set()
-        self._offenders: set[tuple[int, str]] = set()
-        """Told of once: an event for each look would be a flood."""
+        self._news = News(self._tell, self.metrics)
         self._end = threading.Event()
         self._keeper = threading.Thread(target=self._keep_tidy, name="keeper", daemon=True)
 
@@ -99,8 +125,13 @@ class Plugin:
 
     def run(self, *, until: Callable[[], bool] = lambda: False) -> bool:
         """Loop until asked to end (True), or until `until` says so between two rounds (False)."""
+        starting = True
         while not self._end.is_set():
             self.tick()
+            if starting and self.ready:
+                slim()
+                log.info("start is over, memory that it needed is released")
+                starting = False
             if until():
                 return False
             self._end.wait(EAGER_SECONDS if self._somebody_waits() else TICK_SECONDS)
@@ -110,8 +141,10 @@ class Plugin:
         """One round."""
         self._look_at_kubelet()  # first: what is granted decides what is foreign
         self._look_at_gpus()
-        self._look_at_memory()
-        self._look_at_conduct()
+        self._news.foreign(self.node.snapshot()[1])
+        self._look_at_mps()
+        self._reports.capped = self._limiter.standing
+        standing = self._warden.look()
         if self.publisher is not None:
             for grant in self.node.promote(self.publisher.pods):
                 log.info(
@@ -122,6 +155,7 @@ class Plugin:
                         "priority": grant.tier.priority,
                     },
                 )
+            self.publisher.offenders = standing
             self.publisher.poke(waiting=self._somebody_waits())
 
     def _look_at_gpus(self) -> None:
@@ -139,8 +173,9 @@ class Plugin:
         for xid in xids:
             self.metrics.xid(xid.uuid, xid.number)
             log.warning("XID", extra={"uuid": xid.uuid, "xid": xid.number})
+        self._news.nvml(facts)
         for turn in self.node.refresh(facts, xids):
-            self._turned(turn)
+            self._news.turned(turn)
 
     def _deaf(self) -> bool:
         """Whether nobody hears events yet: a GPU must not pass for healthy meanwhile.
@@ -162,70 +197,17 @@ class Plugin:
         self._pids = known
         return known
 
-    def _look_at_memory(self) -> None:
-        """Report pods that use more than they were granted, once for each grant."""
-        over = {(grant.ordinal, grant.slot): (grant, used) for grant, used in self.node.overuse()}
-        self.metrics.overusing(len(over))
-        for key in set(over) - self._greedy:
-            grant, used = over[key]
-            pod = f"{grant.holder.namespace}/{grant.holder.pod}" if grant.holder else ""
-            extra = {"gpu": grant.ordinal, "pod": pod, "bytes": used, "slices": grant.slices}
-            log.warning("uses more memory than granted", extra=extra)
-            if self.publisher is not None:
-                text = f"gpu-{grant.ordinal}: {pod} uses {used} bytes, over {grant.slices} slices"
-                self.publisher.tell(reason="MemoryOverGrant", message=text, warning=True)
-        self._greedy = set(over)
-        self._tell_foreign()
+    def _tell(self, *, reason: str, message: str, warning: bool) -> None:
+        """An event on the Kubernetes node, where there is an API server."""
+        if self.publisher is not None:
+            self.publisher.tell(reason=reason, message=message, warning=warning)
 
-    def _tell_foreign(self) -> None:
-        """Say when slices go out of service for foreign memory, and when they are back."""
-        facts, offers, _ = self.node.snapshot()
-        withdrawn = {offer.gpu.ordinal: offer for offer in offers if offer.out}
-        for ordinal in set(withdrawn) - self._invaded:
-            offer = withdrawn[ordinal]
-            gpu = facts.gpu(offer.gpu.uuid)
-            who = sorted({p.name for p in gpu.processes if p.name}) if gpu else []
-            text = f"gpu-{ordinal}: {offer.foreign_bytes} bytes in use above all grants"
-            text += f", by {', '.join(who)}" if who else ""
-            log.warning("foreign memory", extra={"gpu": ordinal, "detail": text})
-            if self.publisher is not None:
-                self.publisher.tell(reason="ForeignMemory", message=text, warning=True)
-        for ordinal in self._invaded - set(withdrawn):
-            log.info("foreign memory is gone", extra={"gpu": ordinal})
-        self._invaded = set(withdrawn)
-
-    def _turned(self, turn: Turn) -> None:
-        after = turn.after
-        self.metrics.turned(turn.ordinal, after.reason)
-        log.log(
-            logging.INFO if after.healthy else logging.WARNING,
-            "GPU healthy" if after.healthy else "GPU unhealthy",
-            extra={"gpu": turn.ordinal, "reason": after.reason, "detail": after.message},
-        )
-        starting = after.healthy and turn.before.reason == STARTING
-        if self.publisher is not None and turn.before.reason != after.reason and not starting:
-            reason = after.reason or "GpuHealthy"
-            text = f"gpu-{turn.ordinal} ({turn.uuid}): {after.message or 'can be trusted'}"
-            self.publisher.tell(reason=reason, message=text, warning=not after.healthy)
-
-    def _look_at_conduct(self) -> None:
-        """Report grants that computed under a higher tier's flag since the last look."""
-        pages, now, limits = self.node.pages(), time.monotonic_ns(), self.node.limits
-        names = {(g.ordinal, g.slot): g.holder for g in self.node.snapshot()[2]}
-        for ordinal, after in pages.items():
-            before = self._pages.get(ordinal, {})
-            for offence in conduct.offences(before, after, now_ns=now, limits=limits):
-                self.metrics.offended(ordinal, offence.steps)
-                holder = names.get((ordinal, offence.slot))
-                pod = f"{holder.namespace}/{holder.pod}" if holder else f"slot {offence.slot}"
-                extra = {"gpu": ordinal, "pod": pod, "steps": offence.steps}
-                log.warning("computed under a higher tier's flag", extra=extra)
-                text = f"gpu-{ordinal}: {pod} computed {offence.steps} steps under a higher flag"
-                if self.publisher is not None and (ordinal, offence.slot) not in self._offenders:
-                    self.publisher.tell(reason="YieldIgnored", message=text, warning=True)
-                self._offenders.add((ordinal, offence.slot))
-        self._offenders &= set(names)
-        self._pages = pages
+    def _look_at_mps(self) -> None:
+        """Now and then: the daemon writes a line for everybody who knocks."""
+        pipes, now = self.node.config.mps_pipe_dir, time.monotonic()
+        if pipes is not None and now >= self._mps_at:
+            self._mps_at = now + MPS_SECONDS
+            self.node.mps = mps.answers(pipes)
 
     def _look_at_kubelet(self) -> None:
         try:
@@ -240,7 +222,9 @@ class Plugin:
                 log.warning("kubelet", extra={"error": str(error)})
             return
         self._kubelet_error = ""
-        changes = self.node.reconcile(listing.held, listed_ns=listing.asked_ns)
+        changes = self.node.reconcile(
+            listing.held, listed_ns=listing.asked_ns, patient=self.registrar.kubelet_is_new
+        )
         for what, grants in (
             ("grant over", changes.over),
             ("grant named", changes.named),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from sojourn_deviceplugin.facts import NodeFacts, Xid
-from sojourn_deviceplugin.nvml import Events, Nvml, NvmlError
+from sojourn_deviceplugin.nvml import REMEDY, Events, Nvml, NvmlError
 
 log = logging.getLogger(__name__)
 
@@ -24,13 +24,21 @@ class Reader(threading.Thread):
     """Reads all facts every `every` seconds. `fresh` is set when there are new ones."""
 
     def __init__(
-        self, nvml: Nvml, *, known: Callable[[], Iterable[str]], every: float, patience: float
+        self,
+        nvml: Nvml,
+        *,
+        known: Callable[[], Iterable[str]],
+        every: float,
+        patience: float,
+        then: Callable[[NodeFacts], None] = lambda _: None,
     ) -> None:
+        """`then` is called with what was read: the place for other calls of NVML."""
         super().__init__(name="nvml-reader", daemon=True)
         self._nvml = nvml
         self._known = known
         self._every = every
         self._patience = patience
+        self._then = then
         self._facts = NodeFacts(error="NVML has not been asked yet")
         self._done = time.monotonic()
         self._end = threading.Event()
@@ -41,6 +49,7 @@ class Reader(threading.Thread):
             self._facts = self._nvml.read(self._known())
             self._done = time.monotonic()
             self.fresh.set()
+            self._then(self._facts)
             self._end.wait(self._every)
         self._nvml.close()
 
@@ -51,7 +60,7 @@ class Reader(threading.Thread):
         """The newest facts, or that NVML does not answer."""
         if not self.silent:
             return self._facts
-        text = f"NVML has not answered for over {self._patience:.0f} s"
+        text = f"NVML has not answered for over {self._patience:.0f} s; {REMEDY}"
         return NodeFacts(error=text, session=self._facts.session)
 
     @property

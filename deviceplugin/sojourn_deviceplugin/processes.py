@@ -34,11 +34,20 @@ def cgroup_of(pid: int, *, proc: Path) -> str:
         return ""
 
 
+def of_pods(
+    processes: Iterable[ProcessUse], *, pods: Mapping[int, str]
+) -> dict[str, list[ProcessUse]]:
+    """A GPU's processes by pod UID; those of no pod are under the empty one."""
+    found: dict[str, list[ProcessUse]] = {}
+    for process in processes:
+        found.setdefault(pods.get(process.pid, ""), []).append(process)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """Memory on one GPU by pod UID; `foreign` is that of processes of no pod with a grant."""
+    """What processes of no pod with a grant use of a GPU."""
 
-    by_pod: Mapping[str, int]
     foreign: int
     strangers: tuple[ProcessUse, ...]
 
@@ -48,16 +57,5 @@ def uses(
 ) -> Uses:
     """Sum up. `pods`: pod UID by process id; `holders`: UIDs of pods with a grant on this GPU."""
     ours = set(holders)
-    by_pod: dict[str, int] = {}
-    strangers = []
-    for process in processes:
-        uid = pods.get(process.pid, "")
-        if uid in ours:
-            by_pod[uid] = by_pod.get(uid, 0) + process.bytes
-        else:
-            strangers.append(process)
-    return Uses(
-        by_pod=by_pod,
-        foreign=sum(process.bytes for process in strangers),
-        strangers=tuple(strangers),
-    )
+    strangers = tuple(process for process in processes if pods.get(process.pid, "") not in ours)
+    return Uses(foreign=sum(process.bytes for process in strangers), strangers=strangers)

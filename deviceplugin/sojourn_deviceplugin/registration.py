@@ -25,10 +25,13 @@ log = logging.getLogger(__name__)
 API_VERSION: Final = "v1beta1"
 LOOK_SECONDS: Final = 0.1
 """Looking at an inode costs 2 us; the limit for being back is a second."""
-RETRY_SECONDS: Final = 0.5
-AT_ONCE: Final = 4
+RETRY_SECONDS: Final = 0.2
+AT_ONCE: Final = 8
 PATIENCE_SECONDS: Final = 5
 """How long NVML may take to say how known GPUs are, before they are registered as unhealthy."""
+SYNC_SECONDS: Final = 20.0
+"""How long a kubelet may take after its start until it lists the pods that run: it hears of them
+from the API server."""
 CALL_SECONDS: Final = 10
 """The kubelet dials back within its own 10 s."""
 
@@ -44,6 +47,14 @@ def identity(path: Path) -> Identity | None:
     return (found.st_ino, found.st_ctime_ns)
 
 
+def age(path: Path) -> float:
+    """Seconds since a socket was made; a clock that was set back makes it new."""
+    try:
+        return max(0.0, time.time() - path.stat().st_mtime)
+    except FileNotFoundError:
+        return 0.0
+
+
 class Registrar(threading.Thread):
     """Serves and registers all resources of the node until stopped."""
 
@@ -55,6 +66,9 @@ class Registrar(threading.Thread):
         self._kubelet = self._folder / "kubelet.sock"
         self._endpoints: dict[str, Endpoint] = {}
         self._registered: dict[str, Identity] = {}
+        self._seen: Identity | None = None
+        self._seen_at = float("-inf")
+        self._meet(identity(self._kubelet))  # before anybody asks it who holds what
         self._retry: dict[str, float] = {}
         self._last_error: dict[str, str] = {}
         self._first = time.monotonic() + PATIENCE_SECONDS
@@ -78,8 +92,20 @@ class Registrar(threading.Thread):
         """Whether the kubelet that runs now knows all our resources."""
         now = identity(self._kubelet)
         return now is not None and all(
-            self._registered.get(resource) == now for resource in self._node.resources()
+            self._registered.get(resource) == now for resource in self._node.lists.resources()
         )
+
+    @property
+    def kubelet_is_new(self) -> bool:
+        """Whether the kubelet has started so lately that it may not list all its pods yet."""
+        return time.monotonic() - self._seen_at < SYNC_SECONDS
+
+    def _meet(self, kubelet: Identity | None) -> None:
+        """Notice a kubelet that has just started, before it is told of anything that is free."""
+        if kubelet is None or kubelet == self._seen:
+            return
+        self._seen, self._seen_at = kubelet, time.monotonic() - age(self._kubelet)
+        self._node.kubelet_restarted()
 
     def look(self) -> None:
         """Bring servers and registrations to what they should be; cheap when they are.
@@ -89,7 +115,8 @@ class Registrar(threading.Thread):
         if not self._node.judged and time.monotonic() < self._first:
             return  # a restart of ours shall not look like a failure of all GPUs
         kubelet = identity(self._kubelet)
-        for resource in self._node.resources():
+        self._meet(kubelet)
+        for resource in self._node.lists.resources():
             endpoint = self._endpoints.get(resource)
             serving = endpoint is not None and endpoint.alive
             registered = kubelet is None or self._registered.get(resource) == kubelet
@@ -116,7 +143,7 @@ class Registrar(threading.Thread):
             return endpoint
         if endpoint is not None:
             self._registered.pop(resource, None)
-            endpoint.stop()
+            endpoint.abandon()  # the kubelet waits for its successor
         endpoint = Endpoint(self._node, resource, self._folder, self._metrics)
         self._endpoints[resource] = endpoint
         return endpoint

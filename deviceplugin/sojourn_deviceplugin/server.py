@@ -54,10 +54,10 @@ class Service(rpc.DevicePluginServicer):
         def ending() -> bool:
             return self.stopping.is_set() or not context.is_active()
 
-        context.add_callback(self._node.wake)
+        context.add_callback(self._node.lists.wake)
         seen = 0
         while not ending():
-            version, message = self._node.message(self._resource, after=seen, unless=ending)
+            version, message = self._node.lists.wait(self._resource, after=seen, unless=ending)
             if version != seen:
                 seen = version
                 yield message
@@ -69,9 +69,11 @@ class Service(rpc.DevicePluginServicer):
     ) -> pb.PreferredAllocationResponse:
         """All slices of a GPU are alike; the lowest are taken, so that withdrawn ones stay free."""
         response = pb.PreferredAllocationResponse()
+        refused = self._node.unlisted(self._resource)
         for wish in request.container_requests:
             must = list(wish.must_include_deviceIDs)
             rest = sorted(set(wish.available_deviceIDs) - set(must), key=_number)
+            rest.sort(key=refused.__contains__)  # last; as many as are wished for must be named
             chosen = (must + rest)[: wish.allocation_size]
             response.container_responses.add(deviceIDs=chosen)
         return response
@@ -145,7 +147,11 @@ class Endpoint:
             return False
 
     def stop(self) -> None:
-        """End streams and calls; the socket goes with the server."""
+        """End streams and calls, and wait for that; the socket goes with the server."""
+        self.abandon().wait()
+
+    def abandon(self) -> threading.Event:
+        """The same without the wait; the event is set when it is done."""
         self._service.stopping.set()
-        self._node.wake()
-        self._server.stop(grace=0.2).wait()
+        self._node.lists.wake()
+        return self._server.stop(grace=0.2)

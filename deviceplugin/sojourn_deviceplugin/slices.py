@@ -54,6 +54,8 @@ class Foreign:
 
     bytes: int
     slices: int
+    names: tuple[str, ...] = ()
+    """Of the processes that use it, where they are known."""
 
 
 def foreign(*, used: int, granted: int, slice_bytes: int) -> Foreign:

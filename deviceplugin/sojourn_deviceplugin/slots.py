@@ -57,7 +57,8 @@ class Slots:
             except arbiter.ArbiterError as error:
                 log.warning("tier lost over a restart", extra={"slot": slot, "error": str(error)})
                 tier = UNKNOWN
-            yield Grant(ordinal=ordinal, devices=devices, slot=slot, made_ns=0, tier=tier)
+            mps = slot in self._journal.mps
+            yield Grant(ordinal, devices, slot=slot, made_ns=0, tier=tier, mps=mps)
 
     def tidy(self) -> None:
         """Make pages until enough are ready, and remove those of grants that are over.
@@ -76,13 +77,13 @@ class Slots:
         arbiter.create_grant(self.grants, slot)
         return slot
 
-    def take(self, devices: frozenset[str]) -> str:
+    def take(self, devices: frozenset[str], *, mps: bool = False) -> str:
         """Hand out a ready page, at the lowest tier; the journal knows it before the kubelet."""
         try:
             slot = self._spare.popleft()
         except IndexError:
             slot = self._make()
-        self._journal.record(slot, devices)
+        self._journal.record(slot, devices, mps=mps)
         arbiter.bump(self._index)
         return slot
 

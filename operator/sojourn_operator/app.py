@@ -1,29 +1,28 @@
 """Wires the operator together: kopf's watches feed the cache, the loop and the Lease do the rest.
 
-kopf gives watches and nothing else: no finalizers, no annotations, no events of its own. Nothing is
-decided here.
+Nothing is decided here.
 """
 
 import asyncio
-import dataclasses
 import logging
 import os
 import signal
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import kopf
 
 from sojourn_operator.act import api
-from sojourn_operator.cache import Cache, Table
 from sojourn_operator.config import Config
 from sojourn_operator.leader import Leader
 from sojourn_operator.loop import Bell, Loop
-from sojourn_operator.poll import Poller
 from sojourn_operator.probes import Probes
+from sojourn_operator.seen import heartbeats, others, watching
+from sojourn_operator.seen.cache import Cache
+from sojourn_operator.seen.poll import Poller
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +68,7 @@ class Operator:
         self._watches = threading.Thread(target=self._watch, name="watches", daemon=True)
         self._bell = Bell()
         self._cache = Cache(self._bell.ring)
+        watching.bypass_queues(self._cache)
         self._leader = Leader(
             api.Api(client),
             name=config.lease.name,
@@ -79,6 +79,16 @@ class Operator:
         self._poller = Poller(
             self._cache,
             seconds=config.status_poll_seconds,
+            misses=config.silent_polls,
+            leads=self._leader.leads,
+            wake=self._bell.ring,
+        )
+        self._others = others.lookout(
+            api.Api(client), leads=self._leader.leads, wake=self._bell.ring
+        )
+        self._heartbeats = heartbeats.lookout(
+            api.Api(client),
+            namespace=config.lease.namespace,
             leads=self._leader.leads,
             wake=self._bell.ring,
         )
@@ -89,11 +99,15 @@ class Operator:
             leads=self._leader.leads,
             config=config,
             runtimes=self._poller.runtimes,
+            others=self._others.found,
+            silent=self._heartbeats.found,
         )
 
     def start(self) -> None:
         self._loop.start()
         self._poller.start()
+        self._others.start()
+        self._heartbeats.start()
         self._leader.start()
         self._watches.start()
 
@@ -101,19 +115,25 @@ class Operator:
         """Nothing is decided any more, then another may lead, then the watches end."""
         broken = not self._watches.is_alive()
         self._loop.stop()
+        self._leader.stop(give_back=not self._loop.alive())
         self._poller.stop()
-        self._leader.stop()
+        self._others.stop()
+        self._heartbeats.stop()
         self._stop_watching.set()
         self._watches.join(timeout=EXIT_SECONDS)
         if broken:
             raise WatchError("kopf's watches ended, see the log above; restart the operator")
 
     def _watch(self) -> None:
+        # Read first, then watch: both at once would halve each other's speed, and kopf's is less.
+        while not self._cache.synced.wait(timeout=1.0):
+            if self._stop_watching.is_set():
+                return
         try:
             asyncio.run(
                 kopf.operator(
-                    registry=registry(self._cache),
-                    settings=settings(self._cache),
+                    registry=watching.registry(self._cache),
+                    settings=watching.settings(self._cache),
                     standalone=True,
                     clusterwide=True,
                     # Else kopf asks for the user's name, which a container's uid need not have.
@@ -130,53 +150,19 @@ class Operator:
             "loop": self._loop.alive(),
             "Lease": self._leader.alive(),
             "poll": self._poller.alive(),
+            "others": self._others.alive(),
+            "heartbeats": self._heartbeats.alive(),
         }
         ended = [name for name, lives in alive.items() if not lives]
         return f"threads that ended: {', '.join(ended)}" if ended else ""
 
     def unready(self) -> str:
         """A standby is ready too, or a rollout of two replicas would never end."""
-        return "" if self._cache.synced.is_set() else "the cluster was not read yet"
-
-
-def registry(cache: Cache) -> kopf.OperatorRegistry:
-    """One watch for each table, each event into its table."""
-    found = kopf.OperatorRegistry()
-    kopf.on.login(registry=found)(_login)
-    for table in cache.tables():
-        kind = table.kind
-        kopf.on.event(kind.group, kind.version, kind.plural, registry=found, id=kind.plural)(
-            _feed(table)
-        )
-    return found
-
-
-def _feed(table: Table[Any]) -> Any:
-    async def seen(event: Mapping[str, Any], **_: object) -> None:
-        if event["type"] == "DELETED":
-            table.drop(event["object"])
-        else:
-            table.offer(event["object"])
-
-    return seen
-
-
-async def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:
-    inside = kopf.login_with_service_account(**kwargs)
-    if inside is None:
-        return kopf.login_with_kubeconfig(**kwargs)
-    # kopf would ask the cluster's DNS, which the operator must outlive; the kubelet says this.
-    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
-    address = f"[{host}]" if ":" in host else host
-    return dataclasses.replace(inside, server=f"https://{address}:{port}")
-
-
-def settings(cache: Cache) -> kopf.OperatorSettings:
-    """Watches only: nothing is written, and what is not ours is filtered by the API server."""
-    found = kopf.OperatorSettings()
-    found.posting.enabled = False
-    found.process.ultimate_exiting_timeout = None
-    for table in cache.tables():
-        if table.label_selector:
-            found.watching.label_selectors[table.kind.plural] = table.label_selector
-    return found
+        if not self._cache.synced.is_set():
+            return "the cluster was not read yet"
+        if unheard := self._cache.unheard():
+            return (
+                f"the watches of {', '.join(unheard)} do not tell what a list found: see the log "
+                "for what keeps them from the API server (its name in the DNS, a proxy)"
+            )
+        return self._loop.trouble()

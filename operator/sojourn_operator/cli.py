@@ -5,6 +5,7 @@ Nothing is imported before it is needed: `--help` and `explain` start without ko
 
 import argparse
 import logging
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,9 +34,12 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    # kopf takes a second, and a container's first process has to say itself that SIGTERM ends it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     from dataclasses import replace  # noqa: PLC0415
 
     from sojourn_operator.app import WatchError, run  # noqa: PLC0415 - kopf takes a second
+    from sojourn_operator.seen.watching import KopfError  # noqa: PLC0415
 
     config = load(options.config)
     if options.namespace_of_lease:
@@ -43,7 +47,7 @@ def _run(options: argparse.Namespace) -> int:
         config = replace(config, lease=lease)
     try:
         run(config, host=options.host, port=options.port, identity=options.identity)
-    except WatchError as error:
+    except (WatchError, KopfError) as error:
         logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - kopf has told the rest
         return 1
     return 0
@@ -56,11 +60,11 @@ def _crds_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _apply_crds(options: argparse.Namespace) -> int:
-    from sojourn_operator.act.api import Api, ApiError, connect  # noqa: PLC0415
-    from sojourn_operator.crds import CrdsError, apply_folder  # noqa: PLC0415
+    from sojourn_operator.act.api import ApiError, reached  # noqa: PLC0415
+    from sojourn_operator.commands.crds import CrdsError, apply_folder  # noqa: PLC0415
 
     try:
-        apply_folder(Api(connect()), options.folder)
+        apply_folder(reached(), options.folder)
     except (ApiError, CrdsError) as error:
         sys.stderr.write(f"sojourn-operator apply-crds: {error}\n")
         return 1
@@ -73,12 +77,12 @@ def _release_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _release(options: argparse.Namespace) -> int:
-    from sojourn_operator.act.api import Api, ApiError, connect  # noqa: PLC0415
-    from sojourn_operator.release import ReleaseError, release  # noqa: PLC0415
+    from sojourn_operator.act.api import ApiError, reached  # noqa: PLC0415
+    from sojourn_operator.commands.release import ReleaseError, release  # noqa: PLC0415
 
     lease = load(options.config).lease
     try:
-        release(Api(connect()), lease=lease, timeout=options.timeout)
+        release(reached(), lease=lease, timeout=options.timeout)
     except (ApiError, ReleaseError) as error:
         sys.stderr.write(f"sojourn-operator release: {error}\n")
         return 1
@@ -91,13 +95,13 @@ def _study(
     """Arguments and function of a question to the plan."""
 
     def arguments(parser: argparse.ArgumentParser) -> None:
-        from sojourn_operator import study  # noqa: PLC0415
+        from sojourn_operator.commands import study  # noqa: PLC0415
 
         getattr(study, f"{name}_arguments")(parser)
 
     def run(options: argparse.Namespace) -> int:
-        from sojourn_operator import study  # noqa: PLC0415
-        from sojourn_operator.studyfiles import StudyError  # noqa: PLC0415
+        from sojourn_operator.commands import study  # noqa: PLC0415
+        from sojourn_operator.commands.rows import StudyError  # noqa: PLC0415
 
         try:
             status: int = getattr(study, f"run_{name}")(options)

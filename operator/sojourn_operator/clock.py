@@ -9,8 +9,9 @@ def text(seconds: float) -> str:
 
 
 def seconds(rfc3339: str, *, default: float = 0.0) -> float:
-    """Seconds since 1970; `default` for what is empty or no time."""
+    """Seconds since 1970; `default` for what is empty, no time, or a time without its zone."""
     try:
-        return datetime.fromisoformat(rfc3339).timestamp()
+        time = datetime.fromisoformat(rfc3339)
     except ValueError:
         return default
+    return time.timestamp() if time.tzinfo else default

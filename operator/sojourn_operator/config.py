@@ -42,6 +42,9 @@ class Config:
     extra_env: tuple[Mapping[str, Any], ...] = ()
     lease: Lease = Lease()
     status_poll_seconds: float = 5.0
+    silent_polls: int = 3
+    """So many polls in a row without an answer make a session NotAnswering: one may be slow, and
+    with the defaults the node controller takes three times as long to notice a dead node."""
     lost_node_seconds: float = 60.0
     pending_seconds: float = 60.0
     """How long a pod may stay Pending before its session is placed elsewhere."""
@@ -72,11 +75,17 @@ def parse(raw: object, *, source: str) -> Config:
     if "lease" in values:
         values["lease"] = Lease(**_fields(values["lease"], kind=Lease, where=f"{source}: lease"))
     config = Config(**values)
-    for name in ("status_poll_seconds", "lost_node_seconds", "pending_seconds", "relist_seconds"):
+    for name in (
+        "status_poll_seconds",
+        "silent_polls",
+        "lost_node_seconds",
+        "pending_seconds",
+        "relist_seconds",
+    ):
         if getattr(config, name) <= 0:
             raise ConfigError(f"{source}: {_camel(name)} must be more than 0")
-    if config.device not in ("cpu", "cuda"):
-        raise ConfigError(f"{source}: device must be cpu or cuda, not {config.device!r}")
+    if config.device not in ("cpu", "cpu-amx", "cuda"):
+        raise ConfigError(f"{source}: device must be cpu, cpu-amx or cuda, not {config.device!r}")
     return config
 
 

@@ -10,15 +10,17 @@ from typing import assert_never
 from sojourn_api.names import READY
 from sojourn_api.objects import Session
 
-from sojourn_operator import life, orders, plan, reasons, view
+from sojourn_operator import plan, reasons, view
 from sojourn_operator.act import status as conditions
 from sojourn_operator.act.apply import Hands
 from sojourn_operator.act.events import Teller
-from sojourn_operator.note import Note, Subject
 from sojourn_operator.plan import actions
-from sojourn_operator.quiet import Quiet
-from sojourn_operator.scene import Scene
-from sojourn_operator.world import World
+from sojourn_operator.seen.world import World
+from sojourn_operator.session import life, orders
+from sojourn_operator.session.note import Note, Subject
+from sojourn_operator.session.quiet import Quiet
+from sojourn_operator.session.remedies import remedied
+from sojourn_operator.session.scene import Scene, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +71,11 @@ class Executor:
                 assert_never(action)
         return False
 
-    def step(self, world: World, scene: Scene) -> float | None:
-        """One look at a session, carried out; when the clock alone asks for the next."""
-        step = life.look(scene)
+    def step(self, world: World, scene: Scene, step: Step) -> None:
+        """What a look at a session asks for, carried out."""
         namespace = scene.session.meta.namespace
         owner = world.owners.get(namespace) if step.create else None
         self._hands.carry_out(scene, step, tenant=owner.meta.name if owner else "")
-        return step.deadline
 
     def reject(self, session: Session, trouble: Trouble, *, now: float) -> None:
         """Say what keeps a session from starting, unless it runs."""
@@ -83,7 +83,7 @@ class Executor:
             return
         subject = Subject.of("LLMSession", session.meta)
         once = str(session.meta.generation)
-        text = f"{trouble.reason}: {trouble.message}"
+        text = f"{trouble.reason}: {remedied(trouble.reason, trouble.message)}"
         note = Note(subject, reasons.EVENT_REJECTED, text, once_per=once, warning=True)
         self._teller.tell(note, now=now)
         status = orders.waiting(session, reason=trouble.reason, message=trouble.message, now=now)
@@ -91,8 +91,11 @@ class Executor:
 
     def hold_back(self, session: Session, *, now: float) -> None:
         """Say that a session rests because it shall."""
-        if not orders.is_placed(session):
-            self._hands.write_status(session, orders.held_back(session, now=now))
+        if orders.is_placed(session):
+            return
+        if note := orders.unread_wake(session):
+            self._teller.tell(note, now=now)
+        self._hands.write_status(session, orders.held_back(session, now=now))
 
     def _place(
         self, world: World, session: Session, action: plan.PlaceSession | plan.Resume
@@ -100,6 +103,7 @@ class Executor:
         if orders.is_placed(session) or session.meta.deleting:
             return False
         self._hands.hold(session)
+        self._hands.create_early(session)
         placement = view.places(world, action.place)
         after = self._hands.retained_epoch(session)
         status = orders.placed(
@@ -118,8 +122,10 @@ class Executor:
         if action.by:
             self._tell_preemption(world, session, action)
         reason = _pause_word(world, session, action)
+        wish = reason in orders.HELD
+        text = orders.resting(session, reason) if wish else action.message
         status = orders.told_to_pause(
-            session, by=action.by, reason=reason, message=action.message, now=world.now
+            session, by=action.by, reason=reason, message=text, now=world.now
         )
         self._hands.write_status(session, status)
         return True

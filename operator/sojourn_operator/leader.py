@@ -21,6 +21,10 @@ LEASE_SECONDS: Final = 15
 SAFE_SECONDS: Final = LEASE_SECONDS - TIMEOUT_SECONDS - 1
 """A side effect begun so long after a renewal still ends within the Lease; 1 s for clock rates."""
 RENEW_SECONDS: Final = 2.0
+LOOK_SECONDS: Final = 0.5
+"""A standby reads the Lease so often, which is what a hand-over costs: meanwhile no pod's end is
+recorded, and a drain of the leader's node waits.
+"""
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +55,7 @@ class Leader:
         self._on_change = on_change
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leader", daemon=True)
+        self._gives_back = True
         self._renewed: float | None = None
         self._seen: _Seen | None = None
         self.epoch = 0
@@ -58,8 +63,13 @@ class Leader:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
-        """Gives the Lease back, so that the standby need not wait for it to expire."""
+    def stop(self, *, give_back: bool = True) -> None:
+        """Gives the Lease back, so that the standby need not wait for it to expire.
+
+        Only if nothing is written any more in its name: what is under way could reach the API
+        server after another one leads.
+        """
+        self._gives_back = give_back
         self._stopping.set()
         self._thread.join(timeout=2 * TIMEOUT_SECONDS)
 
@@ -83,8 +93,9 @@ class Leader:
                 log.info("%s the Lease %s", "holds" if led else "does not hold", self._name)
                 metrics.LEADER.set(led)
                 self._on_change()
-            self._stopping.wait(RENEW_SECONDS)
-        self._release()
+            self._stopping.wait(RENEW_SECONDS if led else LOOK_SECONDS)
+        if self._gives_back:
+            self._release()
 
     def _try(self) -> None:
         begun = time.monotonic()

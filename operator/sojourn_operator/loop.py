@@ -7,33 +7,44 @@ error never stops the others: it is counted, and the next pass tries again.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
-from sojourn_operator import metrics, pacing, plan, reasons, upkeep, view
+from sojourn_operator import metrics, plan, reasons, upkeep, view, wants
 from sojourn_operator.act.api import Api, ApiError
 from sojourn_operator.act.apply import Hands
 from sojourn_operator.act.events import Teller
-from sojourn_operator.act.pods import template_problem
-from sojourn_operator.cache import Cache, Seen
 from sojourn_operator.config import Config
+from sojourn_operator.crew import Crew
 from sojourn_operator.execute import Executor, Trouble
+from sojourn_operator.faults import SESSION, Faults, Row
 from sojourn_operator.kinds import LEASES
 from sojourn_operator.leader import NotLeaderError
-from sojourn_operator.note import Note, Subject
-from sojourn_operator.planning import Planning
-from sojourn_operator.pod import Pod
-from sojourn_operator.scene import Runtime
-from sojourn_operator.world import World, scene_of
+from sojourn_operator.onepass import LONGEST_SECONDS, OnePass
+from sojourn_operator.patience import API, Patience
+from sojourn_operator.planning import Planning, postponed
+from sojourn_operator.restore import Restorer
+from sojourn_operator.seen.cache import Cache, Seen
+from sojourn_operator.seen.others import Taken
+from sojourn_operator.seen.pod import Pod
+from sojourn_operator.seen.world import World, scene_of, world_of
+from sojourn_operator.session import doubts, life, pacing
+from sojourn_operator.session.note import Note, Subject
+from sojourn_operator.session.scene import Runtime, Scene, Step
+from sojourn_operator.session.still import Still
 
 GATHER_SECONDS: Final = 0.01
 """Changes come in flocks (a pod's phase, then its conditions); one pass serves them all."""
-ERROR_SECONDS: Final = 1.0
-MAX_ERROR_SECONDS: Final = 30.0
-LONGEST_SECONDS: Final = 60.0
-"""Between two passes: a bound on what a forgotten deadline could cost."""
+GATHER_MOST_SECONDS: Final = 0.25
+"""As long as the pass before took, up to this: a large cluster's small changes cost half a core."""
+SOON_SECONDS: Final = 30.0
+"""The second reading: what vanished between the first and the begin of the watches is gone."""
+FAULT_SECONDS: Final = 10.0
+UPKEEP: Final = "upkeep"
+RELIST: Final = "relist"
 
 log = logging.getLogger(__name__)
 
@@ -50,16 +61,6 @@ class Bell:
     def wait(self, seconds: float) -> None:
         self._event.wait(seconds)
         self._event.clear()
-
-
-@dataclass(slots=True)
-class _Pass:
-    """What one pass learns on its way."""
-
-    now: float
-    deadlines: list[float] = field(default_factory=list)
-    failed: set[str] = field(default_factory=set)
-    """Sessions of which a step went wrong: nothing more is done for them in this pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,8 @@ class Loop:
         leads: Callable[[], bool],
         config: Config,
         runtimes: Callable[[], dict[str, Runtime]],
+        others: Callable[[], Mapping[str, Taken]] = dict,
+        silent: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._api = api
         self._cache = cache
@@ -95,14 +98,22 @@ class Loop:
         self._leads = leads
         self._config = config
         self._runtimes = runtimes
+        self._others = others
+        self._silent = silent
         self._teller = Teller(api)
         self._hands = Hands(api, cache=cache, teller=self._teller, config=config)
         self._executor = Executor(self._hands, teller=self._teller)
-        self._upkeep = upkeep.Upkeep(api, cache=cache)
+        self._upkeep = upkeep.Upkeep(api, cache=cache, teller=self._teller)
+        self._restorer = Restorer(api, cache=cache, teller=self._teller)
         self._planning = Planning()
+        self._faults = Faults()
+        self._row = Row()
+        self._view = view.View(self._faults, most_shards=wants.most_shards(config.device))
+        self._still = Still()
+        self._crew = Crew()
+        self._patience = Patience()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
-        self._errors = 0
 
     def start(self) -> None:
         self._thread.start()
@@ -111,26 +122,36 @@ class Loop:
         self._stopping.set()
         self._bell.ring()
         self._thread.join(timeout=10)
+        self._crew.close()
 
     def alive(self) -> bool:
         return self._thread.is_alive()
 
+    def trouble(self) -> str:
+        """Why passes fail; empty while they work."""
+        return self._row.trouble()
+
     def _run(self) -> None:
-        relist_at = 0.0
+        relist_at, again = 0.0, min(SOON_SECONDS, self._config.relist_seconds)
         while not self._stopping.is_set():
             now = time.time()
             try:
                 if now >= relist_at:
-                    again = self._config.relist_seconds if self._relist() else ERROR_SECONDS
-                    relist_at = now + again
+                    if self._relist():
+                        relist_at, again = now + again, self._config.relist_seconds
+                    else:
+                        relist_at = now + self._patience.left(RELIST)
                 wake_at = min(self._turn(now), relist_at)
-            except Exception:
+            except Exception as error:
                 # A fault of ours must not end the operator: it is told, and tried again later.
                 metrics.ERRORS.labels("pass").inc()
                 log.exception("a pass failed")
-                wake_at = now + MAX_ERROR_SECONDS
-            self._bell.wait(max(min(wake_at - time.time(), LONGEST_SECONDS), 0.0))
-            self._stopping.wait(GATHER_SECONDS)
+                self._row.failed(error)
+                wake_at = now + FAULT_SECONDS
+            took, due = time.time() - now, wake_at - time.time()
+            self._bell.wait(max(min(due, LONGEST_SECONDS), 0.0))
+            gather = min(took, GATHER_MOST_SECONDS) if due > 0 else 0.0
+            self._stopping.wait(max(gather, GATHER_SECONDS))
 
     def _relist(self) -> bool:
         try:
@@ -138,30 +159,41 @@ class Loop:
         except ApiError as error:
             metrics.ERRORS.labels("relist").inc()
             log.warning("cannot read the cluster: %s", error)
+            self._patience.failed(RELIST, at_least=error.retry_after)
             return False
+        self._patience.worked(RELIST)
+        self._restorer.look()
         return True
 
     def _turn(self, now: float) -> float:
         """One pass, if it is ours to make; when the next one is due at the latest."""
         if not self._cache.synced.is_set() or not self._leads():
+            self._row.worked()
             return now + LONGEST_SECONDS
+        if wait := self._patience.left(API):
+            return now + wait
         try:
-            return self.run_once(now)
+            due = self.run_once(now)
         except NotLeaderError as error:
             log.info("a pass ends early: %s", error)
-            return now + LONGEST_SECONDS
+            due = now + LONGEST_SECONDS
+        self._row.worked()
+        return due
 
     def run_once(self, now: float) -> float:
         """One pass over everything; when the clock alone makes the next one due."""
-        this = _Pass(now)
+        this = OnePass(now, self._patience)
+        self._faults.begin()
         world = self._world(now)
-        with self._counted(this, "", "upkeep"):
-            self._upkeep.before(world)
+        self._tell_silent(this, world)
+        self._restorer.restore(this, world)
         self._look(this, world)
         sessions = self._cache.sessions.values()
         world = self._world(now, sessions=sessions)
-        troubles = {key: trouble for key in world.sessions if (trouble := _trouble(world, key))}
-        state = view.state(world, blocked=frozenset(troubles))
+        troubles = self._troubles(world)
+        state = self._view.state(world, blocked=frozenset(troubles))
+        troubles |= self._faulty()
+        state = postponed(state, this.leave())
         mix = self._planning.mix(session.request for session in state.sessions.values())
         found = self._planning.plan(replace(state, mix=mix))
         if news := self._planning.news():
@@ -169,88 +201,129 @@ class Loop:
             self._teller.tell(_of_the_lease(self._config, news), now=now)
         _count(state)
         at_hand = _AtHand(world, sessions, world.pods_by_session(), world.lost_nodes())
-        for action in found.actions:
-            if action.session not in troubles:
-                self._act(this, at_hand, action)
+        self._carry_out(this, at_hand, found.actions, troubles=troubles)
         self._hold_back(this, state, troubles=troubles)
-        with self._counted(this, "", "upkeep"):
-            self._upkeep.after(self._world(now), state)
-        this.deadlines += [] if found.next_deadline is None else [found.next_deadline]
-        this.deadlines += world.silent_until()
-        this.deadlines += [
-            until
-            for seen in world.sessions.values()
-            if (until := pacing.avoided_until(seen.session)) > now
-        ]
-        return self._next(this)
+        if this.may(UPKEEP):
+            with this.trying(UPKEEP, "upkeep"):
+                self._upkeep.after(self._world(now), state)
+        this.due(found.next_deadline)
+        for silent in world.silent_until():
+            this.due(silent)
+        for key, seen in world.sessions.items():
+            with self._faults.apart(SESSION, key):
+                if (until := pacing.avoided_until(seen.session)) > now:
+                    this.due(until)
+        return this.next()
 
-    def _next(self, this: _Pass) -> float:
-        self._errors = self._errors + 1 if this.failed else 0
-        if this.failed:
-            wait = min(ERROR_SECONDS * 2.0 ** (self._errors - 1), MAX_ERROR_SECONDS)
-            this.deadlines.append(this.now + wait)
-        # A deadline that is due and that nothing was done about waits its second, not a busy loop.
-        return max(min(this.deadlines, default=this.now + LONGEST_SECONDS), this.now + 0.2)
+    def _troubles(self, world: World) -> dict[str, Trouble]:
+        """What keeps sessions from starting, by key; of those without trouble there is no entry."""
+        found: dict[str, Trouble] = {}
+        for key in world.sessions:
+            with self._faults.apart(SESSION, key):
+                if trouble := _trouble(world, key):
+                    found[key] = trouble
+        return found | self._faulty()
+
+    def _faulty(self) -> dict[str, Trouble]:
+        found = self._faults.sessions()
+        return {key: Trouble(reasons.INVALID_SPEC, text) for key, text in found.items()}
 
     def _world(self, now: float, *, sessions: Mapping[str, Seen] | None = None) -> World:
         """What is known at this moment, our own writes included."""
-        cache = self._cache
-        return World(
-            now=now,
-            sessions=cache.sessions.values() if sessions is None else sessions,
-            models=cache.models.values(),
-            tiers=cache.tiers.values(),
-            tenants=cache.tenants.values(),
-            gpu_nodes=cache.gpu_nodes.values(),
-            nodes=cache.nodes.values(),
-            unreadable_nodes=cache.nodes.unreadable(),
-            pods=cache.pods.values(),
-            budgets=cache.budgets.values(),
+        found = replace(
+            world_of(self._cache, now),
             runtimes=self._runtimes(),
+            others=self._others(),
+            silent=self._silent(),
             lost_node_seconds=self._config.lost_node_seconds,
             pending_seconds=self._config.pending_seconds,
             purges=self._config.file_store,
         )
+        return found if sessions is None else replace(found, sessions=sessions)
 
-    def _look(self, this: _Pass, world: World) -> None:
+    def _tell_silent(self, this: OnePass, world: World) -> None:
+        """Each node by itself: one that cannot be written stops no other."""
+        for name in world.silent:
+            key = f"GPUNode {name}"
+            if this.may(key):
+                with this.trying(key, "upkeep"):
+                    self._upkeep.tell_silent(world, name)
+
+    def _look(self, this: OnePass, world: World) -> None:
         """Bring each session's status and pods in line with what is."""
         pods = world.pods_by_session()
         lost = world.lost_nodes()
+        this.begin()
         for key in world.sessions:
-            scene = scene_of(world, key, pods=pods.get(key, ()), lost_nodes=lost)
-            with self._counted(this, key, "step"):
-                deadline = self._executor.step(world, scene)
-                this.deadlines += [] if deadline is None else [deadline]
+            looked = self._faults.tried(
+                SESSION, key, partial(self._looked, world, key, pods=pods.get(key, ()), lost=lost)
+            )
+            if looked is None:
+                continue
+            scene, step = looked
+            this.due(step.deadline)
+            if step.asks(scene.status) and this.may(key):
+                if self._stopping.is_set() or this.over():
+                    break
+                self._crew.do([key], partial(self._step, this, world, scene, step))
+        self._crew.rest()
+        self._still.keep(world.sessions)
         for pod in world.pods.values():
             seen = world.sessions.get(pod.key)
             orphan = seen is None or seen.session.meta.uid != pod.owner_uid
-            if orphan and pod.held and pod.ended(this.now):
-                with self._counted(this, pod.key, "orphan"):
+            if orphan and pod.held and pod.ended(this.now) and this.may(pod.key):
+                with this.trying(pod.key, "orphan"):
                     self._hands.release_orphan(pod)
 
-    @contextmanager
-    def _counted(self, this: _Pass, key: str, what: str) -> Iterator[None]:
-        """An error of one session is counted and tried again; the others go on."""
-        try:
-            yield
-        except ApiError as error:
-            this.failed.add(key)
-            metrics.ERRORS.labels(what).inc()
-            log.warning("%s: %s; tried again", key, error)
+    def _looked(
+        self, world: World, key: str, *, pods: Iterable[Pod], lost: frozenset[str]
+    ) -> tuple[Scene, Step] | None:
+        """A session and its next step; None while nothing of it changes."""
+        scene = scene_of(world, key, pods=pods, lost_nodes=lost)
+        if self._still.holds(key, scene):
+            return None
+        step = life.look(scene)
+        self._still.note(key, scene, step)
+        return scene, step
 
-    def _act(self, this: _Pass, at_hand: _AtHand, action: plan.Action) -> None:
+    def _step(self, this: OnePass, world: World, scene: Scene, step: Step) -> None:
+        meta = scene.session.meta
+        with this.trying(f"{meta.namespace}/{meta.name}", "step"):
+            self._executor.step(world, scene, step)
+
+    def _carry_out(
+        self,
+        this: OnePass,
+        at_hand: _AtHand,
+        actions: Iterable[plan.Action],
+        *,
+        troubles: Mapping[str, Trouble],
+    ) -> None:
+        """The plan's actions; one that builds upon another waits for it, the others do not.
+
+        A session in trouble is paused like any other: it runs, and could only not start again.
+        """
+        this.begin()
+        for action in actions:
+            if action.session in troubles and not isinstance(action, plan.Pause):
+                continue
+            if self._stopping.is_set() or this.over():
+                break
+            self._crew.do(_builds_on(action), partial(self._act, this, at_hand, action))
+        self._crew.rest()
+
+    def _act(self, this: OnePass, at_hand: _AtHand, action: plan.Action) -> None:
         """Carry out one action, unless something it builds upon went wrong."""
         key = action.session
-        by = action.by if isinstance(action, plan.Pause) else ""
-        if this.failed & {key, by} or not self._refresh(at_hand.sessions, key):
+        if not this.may(*_builds_on(action)) or not self._refresh(at_hand.sessions, key):
             return
         session = at_hand.sessions[key].session
         held_until = self._executor.held_until(action, session, now=this.now)
         if held_until is not None:
-            this.deadlines.append(held_until)
+            this.due(held_until)
             return
         metrics.ACTIONS.labels(type(action).__name__).inc()
-        with self._counted(this, key, "action"):
+        with this.trying(key, "action"):
             if self._executor.do(at_hand.world, action) and self._refresh(at_hand.sessions, key):
                 scene = scene_of(
                     at_hand.world,
@@ -258,7 +331,7 @@ class Loop:
                     pods=at_hand.pods.get(key, ()),
                     lost_nodes=at_hand.lost_nodes,
                 )
-                self._executor.step(at_hand.world, scene)
+                self._executor.step(at_hand.world, scene, life.look(scene))
 
     def _refresh(self, sessions: dict[str, Seen], key: str) -> bool:
         seen = self._cache.sessions.get(key)
@@ -267,19 +340,26 @@ class Loop:
         return seen is not None
 
     def _hold_back(
-        self, this: _Pass, state: plan.State, *, troubles: Mapping[str, Trouble]
+        self, this: OnePass, state: plan.State, *, troubles: Mapping[str, Trouble]
     ) -> None:
         """Sessions that the plan says nothing of: those with a fault, and those that shall rest."""
-        for key, wanted in state.sessions.items():
-            seen = self._cache.sessions.get(key)
-            if seen is None or key in this.failed or wanted.deleting:
-                continue
+        rests = {key for key, wanted in state.sessions.items() if wanted.suspend}
+        for key in sorted(rests | troubles.keys()):
             trouble = troubles.get(key)
-            with self._counted(this, key, "hold_back"):
+            seen = self._cache.sessions.get(key)
+            if seen is None or seen.session.meta.deleting or not this.may(key):
+                continue
+            with this.trying(key, "hold_back"):
                 if trouble is not None and not trouble.told:
                     self._executor.reject(seen.session, trouble, now=this.now)
-                elif trouble is None and wanted.suspend:
+                elif trouble is None:
                     self._executor.hold_back(seen.session, now=this.now)
+
+
+def _builds_on(action: plan.Action) -> tuple[str, ...]:
+    """The sessions whose earlier actions have to be done before it."""
+    by = action.by if isinstance(action, plan.Pause) else ""
+    return (action.session, by) if by else (action.session,)
 
 
 def _trouble(world: World, key: str) -> Trouble | None:
@@ -290,11 +370,12 @@ def _trouble(world: World, key: str) -> Trouble | None:
         return Trouble(reasons.INVALID_SPEC, seen.problem)
     model = world.models.get(session.spec.model)
     if model is None:
-        hint = f"there is no LLMModel {session.spec.model}; create it, or see kubectl get llmmodels"
-        return Trouble(reasons.UNKNOWN_MODEL, hint)
-    problem = template_problem(session.spec.template)
-    if problem:
-        return Trouble(reasons.INVALID_TEMPLATE, problem)
+        return Trouble(reasons.UNKNOWN_MODEL, f"there is no LLMModel {session.spec.model}")
+    doubt = doubts.too_long(session, model)
+    if doubt is not None and not session.status.context_length:
+        return Trouble(doubt.reason, doubt.message)
+    if seen.template_problem:
+        return Trouble(reasons.INVALID_TEMPLATE, seen.template_problem)
     if pacing.blocked_by_failure(session, model_generation=model.meta.generation):
         failure = session.status.failure
         return Trouble(failure.reason if failure else "", "", told=True)
@@ -308,6 +389,7 @@ def _of_the_lease(config: Config, news: str) -> Note:
 
 
 def _count(state: plan.State) -> None:
+    counts = Counter((one.tier, one.phase.value) for one in state.sessions.values())
     metrics.SESSIONS.clear()
-    for session in state.sessions.values():
-        metrics.SESSIONS.labels(session.tier, session.phase.value).inc()
+    for labels, count in counts.items():
+        metrics.SESSIONS.labels(*labels).set(count)

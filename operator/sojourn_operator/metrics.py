@@ -24,7 +24,13 @@ WRITES: Final = Counter(
 ERRORS: Final = Counter(
     "sojourn_operator_errors", "Steps that failed and are tried again.", ["step"]
 )
+FAILED_PASSES: Final = Gauge(
+    "sojourn_operator_failed_passes", "Whole passes that failed in a row; 0 while they work."
+)
 POLL_ERRORS: Final = Counter("sojourn_operator_poll_errors", "Runtimes that did not answer a poll.")
 LOST_EVENTS: Final = Counter(
     "sojourn_operator_relist_corrections", "Objects that a relist had to correct.", ["resource"]
+)
+UNTOLD: Final = Counter(
+    "sojourn_operator_events_untold", "Normal events left out, since too many came at once."
 )

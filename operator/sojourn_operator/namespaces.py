@@ -14,7 +14,7 @@ from sojourn_api.objects import Tenant
 
 from sojourn_operator.act.api import Api, NotFoundError
 from sojourn_operator.kinds import NAMESPACES
-from sojourn_operator.world import tenants_by_namespace
+from sojourn_operator.seen.world import tenants_by_namespace
 
 LOOK_SECONDS: Final = 60.0
 """How long a namespace may exist before its tenant's tiers are written on it."""

@@ -4,13 +4,15 @@ to, and the memory of the mix that is packed for. What is decided is all in `pla
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
 from sojourn_operator import metrics, plan
+from sojourn_operator.plan.board import inside
 from sojourn_operator.plan.generations import Generation, Generations
-from sojourn_operator.plan.mix import follow
+from sojourn_operator.plan.mix import Flow, follow
 from sojourn_operator.plan.plugins import (
     GROUP_POST,
     GROUP_PRE,
@@ -24,24 +26,31 @@ log = logging.getLogger(__name__)
 
 WITH_PLUGINS: Final = "with-plugins"
 BUILT_IN: Final = "built-in"
+STARTS: Final = 512
+"""Of one plan: about as many as a quick API server takes in the time that one pass may write. What
+is planned beyond is thought over again in the next pass, and thousands would wait meanwhile.
+"""
 
 
 class Planning:
     """Plans by the generation that works, and tells when that is another one than before."""
 
     def __init__(self, plugins: Plugins | None = None) -> None:
-        new = Generation(WITH_PLUGINS, plan.Planner(plugins=load() if plugins is None else plugins))
-        old = Generation(BUILT_IN, plan.Planner())
+        used = load() if plugins is None else plugins
+        new = Generation(WITH_PLUGINS, plan.Planner(plugins=used, most=STARTS))
+        old = Generation(BUILT_IN, plan.Planner(most=STARTS))
         self._generations = Generations(new, old, clock=time.monotonic)
         self._mix = Mix()
+        self._flow = Flow()
         self._told = ""
 
     def mix(self, requests: Iterable[plan.Request]) -> Mix:
-        """What to pack for: it trails the requests of today."""
-        self._mix = follow(self._mix, requests)
+        """What to pack for: it trails the requests of today, and whether sessions come and go."""
+        self._mix = follow(self._mix, requests, passing=self._flow.passing)
         return self._mix
 
     def plan(self, state: plan.State) -> plan.Plan:
+        self._flow.look(inside(state.sessions))
         with metrics.DECISION_SECONDS.time():
             return self._generations.plan(state)
 
@@ -53,6 +62,19 @@ class Planning:
             return ""
         self._told = why
         return f"{self._generations.active} decides now: {why or 'its successor works again'}"
+
+
+def postponed(state: plan.State, waits: Mapping[str, float]) -> plan.State:
+    """Sessions that cannot be written yet (seconds left by key) start later, as after a failure.
+
+    They keep the room that is being freed for them, and others have their turn.
+    """
+    late = {
+        key: replace(session, not_before=max(session.not_before, state.now + waits[key]))
+        for key in waits
+        if (session := state.sessions.get(key))
+    }
+    return replace(state, sessions={**state.sessions, **late}) if late else state
 
 
 def load(find: Callable[..., Iterable[EntryPoint]] = entry_points) -> Plugins:

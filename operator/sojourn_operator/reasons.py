@@ -6,16 +6,19 @@ passed on as it is; here stand those that the shell finds out by itself.
 
 from typing import Final
 
+from sojourn_api import names
+
 # Ready.
 SERVING: Final = "Serving"
 STARTING: Final = "Starting"
 NOT_ANSWERING: Final = "NotAnswering"
+ENGINE_STALLED: Final = "EngineStalled"
 PAUSING: Final = "Pausing"
 PAUSED: Final = "Paused"
 WAITING_FOR_ROOM: Final = "WaitingForRoom"
-INVALID_SPEC: Final = "InvalidSpec"
-INVALID_TEMPLATE: Final = "InvalidTemplate"
-UNKNOWN_MODEL: Final = "UnknownModel"
+INVALID_SPEC: Final = names.INVALID_SPEC
+INVALID_TEMPLATE: Final = names.INVALID_TEMPLATE
+UNKNOWN_MODEL: Final = names.UNKNOWN_MODEL
 SERVICE_TAKEN: Final = "ServiceNameTaken"
 
 # Placed.
@@ -27,7 +30,7 @@ PLACED: Final = "Placed"
 RUNNING: Final = "Running"
 NOT_STARTED: Final = "NotStarted"
 SUSPENDED: Final = "Suspended"
-IDLE: Final = "Idle"
+IDLE: Final = names.REASON_IDLE
 DELETED: Final = "Deleted"
 NODE_DRAINING: Final = "NodeDraining"
 EVICTED: Final = "Evicted"
@@ -55,6 +58,19 @@ MISSED: Final = "Missed"
 NO_TRAFFIC: Final = "NoTraffic"
 NO_TARGET: Final = "NoTarget"
 
+# Ready of models and tenants.
+NO_GPU: Final = "NoGPU"
+USABLE: Final = "Usable"
+NUMBERS_DIFFER: Final = "NumbersDiffer"
+MODEL_MISMATCH: Final = names.MODEL_MISMATCH
+CONTEXT_TOO_LONG: Final = names.CONTEXT_TOO_LONG
+TOO_LARGE: Final = "TooLarge"
+PLUGIN_GONE: Final = names.PLUGIN_GONE
+NODE_NOT_READY: Final = names.NODE_NOT_READY
+ACTIVE: Final = "Active"
+NAMESPACE_TAKEN: Final = "NamespaceTaken"
+GUARANTEE_NOT_COVERED: Final = "GuaranteeNotCovered"
+
 # Events that are no condition's reason.
 EVENT_STARTED: Final = "Started"
 EVENT_PREEMPTING: Final = "Preempting"
@@ -63,9 +79,13 @@ EVENT_RESUMED: Final = "Resumed"
 EVENT_CONTEXT_SAVED: Final = "ContextSaved"
 EVENT_NOT_SAVED: Final = "ContextNotSaved"
 EVENT_NOT_EXACT: Final = "NotExact"
+EVENT_DAMAGED: Final = "ContextDamaged"
 EVENT_NOT_PURGED: Final = "ContextNotDeleted"
 EVENT_GENERATION: Final = "GenerationChanged"
+EVENT_TIER_RESTORED: Final = "TierRestored"
+EVENT_SERVICE_RESTORED: Final = "ServiceRestored"
 EVENT_FAILED: Final = "Failed"
+EVENT_NOT_WOKEN: Final = "NotWoken"
 EVENT_REJECTED: Final = "Rejected"
 
 

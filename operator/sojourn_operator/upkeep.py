@@ -1,68 +1,95 @@
-"""What the operator keeps in order besides sessions: shipped tiers, status of models and tenants.
+"""What objects besides sessions say: models, snapshots, tenants, and nodes that fell silent.
 
-Written only where something changed. Neither placement nor pods are known here.
+Written only where something changed. What they shall say is decided in `verdicts`.
 """
 
 import logging
 from collections.abc import Mapping
 from typing import Any
 
-from sojourn_api.gpus import WORKSPACE_BYTES
 from sojourn_api.names import READY
-from sojourn_api.objects import Condition, Model, ObjectMeta, Tenant
-from sojourn_api.render import conditions_to_raw, tier_to_raw
-from sojourn_api.shipped import SHIPPED_TIERS
+from sojourn_api.objects import Condition, ObjectMeta, Tenant
+from sojourn_api.render import conditions_to_raw
 
-from sojourn_operator import plan
+from sojourn_operator import plan, reasons
 from sojourn_operator.act import status as conditions
-from sojourn_operator.act.api import Api, ConflictError
-from sojourn_operator.act.status import FALSE, TRUE, UNKNOWN, Verdict
-from sojourn_operator.cache import Cache, Table
+from sojourn_operator.act.api import Api, NotFoundError
+from sojourn_operator.act.events import Teller
+from sojourn_operator.act.status import Verdict
 from sojourn_operator.figures import figures
-from sojourn_operator.kinds import MODELS, TENANTS, TIERS, Kind
+from sojourn_operator.kinds import GPU_NODES, MODELS, SNAPSHOTS, TENANTS, Kind
 from sojourn_operator.namespaces import TierMarks
-from sojourn_operator.plan import actions
-from sojourn_operator.plan.words import size as plan_size
-from sojourn_operator.world import World, tenants_by_namespace
+from sojourn_operator.plan.tenants import broken_promises
+from sojourn_operator.seen.cache import Cache, Table
+from sojourn_operator.seen.world import World
+from sojourn_operator.session.note import Note, Subject
+from sojourn_operator.verdicts import (
+    gone_verdict,
+    model_verdict,
+    sessions_by_model,
+    snapshot_verdict,
+    tenant_verdict,
+    weights_by_model,
+)
 
 log = logging.getLogger(__name__)
 
 
 class Upkeep:
-    """Done by the leader in each pass."""
+    """Done by the leader in each pass; an error of the API server is the loop's to handle."""
 
-    def __init__(self, api: Api, *, cache: Cache) -> None:
+    def __init__(self, api: Api, *, cache: Cache, teller: Teller) -> None:
         self._api = api
         self._cache = cache
-        self._shipped = False
+        self._teller = teller
+        self._silent: dict[str, str] = {}
+        """Nodes that were told to be silent, and since when."""
         self._tenants: dict[str, dict[str, Any]] = {}
         self._marks = TierMarks(api)
 
-    def before(self, world: World) -> None:
-        """The shipped tiers, once after this replica began to lead; a deleted one stays deleted."""
-        if self._shipped:
+    def tell_silent(self, world: World, name: str) -> None:
+        """Of a node whose device plugin is silent; what the plugin itself says later stands.
+
+        For its Lease is looked at a little late.
+        """
+        node, since = world.gpu_nodes.get(name), world.silent[name]
+        if node is None:
             return
-        for tier in SHIPPED_TIERS:
-            if tier.meta.name in world.tiers:
-                continue
-            try:
-                self._cache.tiers.offer(self._api.create(TIERS, tier_to_raw(tier)))
-            except ConflictError:
-                log.info("tier %s was just created by someone else", tier.meta.name)
-        self._shipped = True
+        if self._silent.get(name) == since and not node.silent:
+            return
+        verdict = gone_verdict(world, name, since=since)
+        if _differs(node.conditions, verdict, node.meta.generation):
+            self._teller.tell(_gone(node.meta, verdict, since=since), now=world.now)
+            self._write(
+                GPU_NODES, node.meta, node.conditions, verdict, {}, now=world.now, force=True
+            )
+        self._silent[name] = since
 
     def after(self, world: World, state: plan.State) -> None:
-        """Conditions of models; figures of tenants, and their tiers on their namespaces."""
+        """What models, snapshots and tenants say, and tenants' tiers on their namespaces."""
         self._marks.write(world.tenants.values(), now=world.now)
+        sessions, weights = sessions_by_model(world), weights_by_model(world)
         for model in world.models.values():
-            verdict = _model_verdict(world, model)
+            name = model.meta.name
+            verdict = model_verdict(
+                world, model, sessions=sessions.get(name, ()), weights=weights.get(name, ())
+            )
             self._write(MODELS, model.meta, model.conditions, verdict, {}, now=world.now)
+        for snapshot in self._cache.snapshots.values().values():
+            seen = world.sessions.get(f"{snapshot.meta.namespace}/{snapshot.session}")
+            news = snapshot_verdict(snapshot, seen.session) if seen else None
+            if news:
+                old = snapshot.conditions
+                self._write(SNAPSHOTS, snapshot.meta, old, news, {}, now=world.now)
         known = figures(state)
+        broken = broken_promises(state)
         for tenant in world.tenants.values():
             if tenant.meta.name not in known:
                 continue  # it came while the plan was carried out; the next pass knows it
             found = known[tenant.meta.name].to_raw()
-            verdict = _tenant_verdict(world, tenant)
+            verdict = tenant_verdict(world, tenant, broken=broken.get(tenant.meta.name, ""))
+            if verdict.reason == reasons.GUARANTEE_NOT_COVERED:
+                self._teller.tell(_uncovered(tenant, verdict.message), now=world.now)
             if self._tenants.get(tenant.meta.uid) != found or _differs(
                 tenant.conditions, verdict, tenant.meta.generation
             ):
@@ -91,19 +118,26 @@ class Upkeep:
         if not force and not _differs(old, verdict, meta.generation):
             return
         ready = conditions.ready_condition(old, verdict, generation=meta.generation, now=now)
+        namespace = {"namespace": meta.namespace} if kind.namespaced else {}
         body = {
-            "metadata": {"name": meta.name, "uid": meta.uid},
+            "metadata": {"name": meta.name, "uid": meta.uid, **namespace},
             "status": {"conditions": conditions_to_raw((ready,)), **numbers},
         }
         try:
             raw = self._api.apply(kind, body, subresource="status")
-        except ConflictError:
+        except NotFoundError:
             log.info("%s %s was deleted meanwhile", kind.name, meta.name)
             return
         self._table(kind).offer(raw)
 
     def _table(self, kind: Kind) -> Table[Any]:
-        return self._cache.models if kind is MODELS else self._cache.tenants
+        tables: dict[Kind, Table[Any]] = {
+            MODELS: self._cache.models,
+            SNAPSHOTS: self._cache.snapshots,
+            TENANTS: self._cache.tenants,
+            GPU_NODES: self._cache.gpu_nodes,
+        }
+        return tables[kind]
 
 
 def _differs(old: tuple[Condition, ...], verdict: Verdict, generation: int) -> bool:
@@ -114,32 +148,16 @@ def _differs(old: tuple[Condition, ...], verdict: Verdict, generation: int) -> b
     return found != (verdict.status, verdict.reason, verdict.message, generation)
 
 
-def _model_verdict(world: World, model: Model) -> Verdict:
-    """Whether any GPU of the cluster could hold the weights; each session asks for its context."""
-    gpus = [gpu for node in world.gpu_nodes.values() for gpu in node.gpus if gpu.healthy]
-    if not gpus:
-        text = "no GPUNode has a healthy GPU yet; is the device plugin running?"
-        return Verdict(READY, UNKNOWN, "NoGPU", text)
-    need = model.weight_bytes + WORKSPACE_BYTES
-    most = max(gpu.slices * gpu.slice_bytes for gpu in gpus)
-    need = max(need, model.minimum_gpu_bytes)
-    if need > most:
-        text = f"needs {plan_size(need)} on one GPU; the largest has {plan_size(most)} in service"
-        return Verdict(READY, FALSE, "TooLarge", text)
-    return Verdict(READY, TRUE, "Usable", "sessions may use it")
+def _gone(meta: ObjectMeta, verdict: Verdict, *, since: str) -> Note:
+    """Told once for each time that it falls silent; its return the plugin says itself."""
+    subject = Subject.of(GPU_NODES.name, meta)
+    text = verdict.message
+    return Note(subject, verdict.reason, text, once_per=since, warning=True, same="")
 
 
-def _tenant_verdict(world: World, tenant: Tenant) -> Verdict:
-    owners = tenants_by_namespace(world.tenants.values())
-    lost = [name for name in tenant.namespaces if owners[name].meta.name != tenant.meta.name]
-    if lost:
-        owner = owners[lost[0]].meta.name
-        text = (
-            f"namespace {lost[0]} belongs to the older Tenant {owner}; remove it from one of them"
-        )
-        return Verdict(READY, FALSE, "NamespaceTaken", text)
-    missing = [name for name in tenant.tiers if name not in world.tiers]
-    if missing:
-        text = f"spec.tiers names {missing[0]}, which is no QoSTier; see kubectl get qostiers"
-        return Verdict(READY, FALSE, actions.UNKNOWN_TIER, text)
-    return Verdict(READY, TRUE, "Active", f"{len(tenant.namespaces)} namespaces")
+def _uncovered(tenant: Tenant, text: str) -> Note:
+    """Told once for what a Tenant asks, though the numbers change as GPUs come and go."""
+    subject = Subject.of(TENANTS.name, tenant.meta)
+    once = str(tenant.meta.generation)
+    reason = reasons.GUARANTEE_NOT_COVERED
+    return Note(subject, reason, text, once_per=once, warning=True, same="")

@@ -4,8 +4,9 @@ Pure. Only translation: what a session asks for is in `wants`, when it may start
 """
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
 from sojourn_api.gpus import speed_of
 from sojourn_api.names import PAUSED, PLACED
@@ -13,47 +14,123 @@ from sojourn_api.objects import (
     Gpu,
     GpuNode,
     GpuPlace,
+    Model,
     Nomination,
     Session,
     SessionPlacement,
+    SessionSpec,
     SessionStatus,
     Tenant,
+    Tier,
 )
 
-from sojourn_operator import clock, ending, pacing, plan, wants
+from sojourn_operator import clock, plan, wants
 from sojourn_operator.act import status as conditions
 from sojourn_operator.act.status import TRUE
-from sojourn_operator.cache import Seen
-from sojourn_operator.node import Node
-from sojourn_operator.pod import Pod
+from sojourn_operator.faults import SESSION, Faults
+from sojourn_operator.seen.budget import Budget
+from sojourn_operator.seen.cache import Seen
+from sojourn_operator.seen.node import Node
+from sojourn_operator.seen.others import NOTHING, Taken
+from sojourn_operator.seen.pod import Pod
+from sojourn_operator.seen.world import World, tenants_by_namespace
+from sojourn_operator.session import ending, pacing
+from sojourn_operator.session.scene import Runtime
 from sojourn_operator.tiers import planned
-from sojourn_operator.world import World, tenants_by_namespace
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+UNREADABLE: Final = SessionSpec(model="unreadable", tier="unreadable")
+
+
+class View:
+    """Translates one world after another; what did not change is the same object as before.
+
+    The plan looks at what is another object: so a pass costs what has changed.
+    """
+
+    def __init__(self, faults: Faults | None = None, *, most_shards: int | None = None) -> None:
+        """`most_shards` is what the sessions' device allows; see `wants.most_shards`."""
+        self._faults = faults or Faults()
+        self._most_shards = most_shards
+        self._sessions: dict[str, tuple[_Parts, plan.Session]] = {}
+        self._nodes: dict[str, tuple[tuple[object, ...], plan.Node]] = {}
+
+    def state(self, world: World, *, blocked: frozenset[str]) -> plan.State:
+        """What the plan decides from; sessions in `blocked` cannot start whatever it says."""
+        belongs = tenants_by_namespace(world.tenants.values())
+        pods = world.pods_by_session()
+        size = wants.slice_bytes(world.gpu_nodes.values())
+        budgets = tuple(world.budgets.items())
+        known, self._sessions = self._sessions, {}
+        for key, seen in world.sessions.items():
+            parts = _parts(
+                world,
+                seen,
+                owner=belongs.get(seen.session.meta.namespace),
+                pods=pods.get(key, ()),
+                blocked=key in blocked,
+                size=size,
+                budgets=budgets,
+                most_shards=self._most_shards,
+            )
+            before = known.get(key)
+            # The clock alone may end that a node is avoided.
+            if before is None or before[1].avoid or before[0] != parts:
+                before = self._translate(world.now, key, parts)
+            if before is not None:
+                self._sessions[key] = before
+        return plan.State(
+            now=world.now,
+            nodes=self._nodes_of(world),
+            sessions={key: session for key, (_, session) in self._sessions.items()},
+            tiers=self._each("QoSTier", world.tiers, planned),
+            tenants=self._each("Tenant", world.tenants, _tenant),
+            budgets={key: budget.allowed for key, budget in world.budgets.items()},
+        )
+
+    def _translate(self, now: float, key: str, parts: "_Parts") -> "_Translated | None":
+        """A session that brings out a fault starts nowhere, and keeps what its status says it has.
+
+        None where not even that can be read: then its pods are strays.
+        """
+        found = self._faults.tried(SESSION, key, lambda: _session(now, parts))
+        if found is None:
+            bare = replace(parts.seen.session, spec=UNREADABLE)
+            seen = replace(parts.seen, session=bare, problem="unreadable")
+            held = replace(parts, seen=seen, model=None, blocked=True)
+            found = self._faults.tried(SESSION, key, lambda: _session(now, held))
+        return (parts, found) if found is not None else None
+
+    def _each(self, kind: str, known: Mapping[str, S], translate: Callable[[S], T]) -> dict[str, T]:
+        found: dict[str, T] = {}
+        for name, one in known.items():
+            with self._faults.apart(kind, name):
+                found[name] = translate(one)
+        return found
+
+    def _nodes_of(self, world: World) -> dict[str, plan.Node]:
+        strays = _strays(world, known=self._sessions)
+        known, self._nodes = self._nodes, {}
+        for name, node in world.nodes.items():
+            gpu_node = world.gpu_nodes.get(name)
+            if gpu_node is None:
+                continue
+            stray = strays.get(name, {})
+            taken = world.others.get(name, NOTHING)
+            parts = (node, gpu_node, stray, taken)
+            with self._faults.apart("Node", name):
+                before = known.get(name)
+                if before is None or before[0] != parts:
+                    before = parts, _node(node, gpu_node, strays=stray, taken=taken)
+                self._nodes[name] = before
+        return {name: node for name, (_, node) in self._nodes.items()}
 
 
 def state(world: World, *, blocked: frozenset[str]) -> plan.State:
-    """What the plan decides from; sessions in `blocked` cannot start whatever it says."""
-    belongs = tenants_by_namespace(world.tenants.values())
-    pods = world.pods_by_session()
-    size = wants.slice_bytes(world.gpu_nodes.values())
-    sessions = {
-        key: _session(
-            world,
-            seen,
-            tenant=belongs,
-            pods=pods.get(key, ()),
-            blocked=key in blocked,
-            size=size,
-        )
-        for key, seen in world.sessions.items()
-    }
-    return plan.State(
-        now=world.now,
-        nodes=_nodes(world),
-        sessions=sessions,
-        tiers={name: planned(tier) for name, tier in world.tiers.items()},
-        tenants={name: _tenant(tenant) for name, tenant in world.tenants.items()},
-        budgets={key: budget.allowed for key, budget in world.budgets.items()},
-    )
+    """One world, translated without any memory."""
+    return View().state(world, blocked=blocked)
 
 
 def places(world: World, place: plan.Place) -> SessionPlacement:
@@ -77,36 +154,54 @@ def nomination(world: World, found: plan.Nomination) -> Nomination:
 HOLDING: Final = frozenset({plan.Phase.STARTING, plan.Phase.RUNNING, plan.Phase.PAUSING})
 
 
-def _session(
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """All that a session of the plan is made from, but for the time."""
+
+    seen: Seen
+    owner: Tenant | None
+    model: Model | None
+    tier: Tier | None
+    present: Pod | None
+    runtime: Runtime | None
+    blocked: bool
+    size: int
+    budgets: tuple[tuple[str, Budget], ...]
+    most_shards: int | None
+
+
+def _parts(
     world: World,
     seen: Seen,
     *,
-    tenant: Mapping[str, Tenant],
+    owner: Tenant | None,
     pods: Iterable[Pod],
     blocked: bool,
     size: int,
-) -> plan.Session:
-    session = seen.session
+    budgets: tuple[tuple[str, Budget], ...],
+    most_shards: int | None,
+) -> _Parts:
+    spec, epoch = seen.session.spec, seen.session.status.epoch
+    present = next((pod for pod in pods if pod.epoch == epoch), None)
+    runtime = world.runtimes.get(present.uid) if present else None
+    model, tier = world.models.get(spec.model), world.tiers.get(spec.tier)
+    return _Parts(seen, owner, model, tier, present, runtime, blocked, size, budgets, most_shards)
+
+
+_Translated = tuple[_Parts, plan.Session]
+
+
+def _session(now: float, parts: _Parts) -> plan.Session:
+    session = parts.seen.session
     status = session.status
     meta = session.meta
-    owner = tenant.get(meta.namespace)
-    model = world.models.get(session.spec.model)
-    tier = world.tiers.get(session.spec.tier)
-    present = next((pod for pod in pods if pod.epoch == status.epoch), None)
-    runtime = world.runtimes.get(present.uid) if present else None
+    owner, runtime, present = parts.owner, parts.runtime, parts.present
     held = status.placement
-    phase = _phase(session, present, blocked=blocked)
-    if held is not None and (model is None or seen.problem or phase in HOLDING):
-        asked = wants.held(held, model)
-    elif model is None:
-        asked = plan.Request(slices=1)
-    else:
-        share = wants.share_of(session, tier, owner)
-        asked = wants.request(session, model, share=share, slice_bytes=size)
+    phase = _phase(session, present, blocked=parts.blocked)
     return plan.Session(
         key=f"{meta.namespace}/{meta.name}",
         tier=session.spec.tier,
-        request=asked,
+        request=_request(parts, phase),
         phase=phase,
         created=clock.seconds(meta.created),
         since=_since(session, phase),
@@ -114,12 +209,40 @@ def _session(
         place=_place(held) if held else None,
         suspend=session.spec.suspend or pacing.idle(session, runtime),
         deleting=meta.deleting,
-        save_bytes=runtime.unsaved_bytes if runtime else 0,
+        save_bytes=runtime.unsaved_bytes if runtime else None,
+        saved_bytes=runtime.snapshot.bytes if runtime and runtime.snapshot else 0,
         kernel_class=status.snapshot.kernel_class if status.snapshot else "",
         nomination=_nomination(status.nomination),
         not_before=pacing.not_before(session),
-        avoid=pacing.avoid(session, now=world.now),
-        budgets=_budgets(world, present) if present else (),
+        avoid=pacing.avoid(session, now=now),
+        budgets=_budgets(parts.budgets, present) if present else (),
+    )
+
+
+def _request(parts: _Parts, phase: plan.Phase) -> plan.Request:
+    session, model = parts.seen.session, parts.model
+    if parts.seen.template_problem:
+        # It starts nothing, and need not be readable.
+        session = replace(session, spec=replace(session.spec, template={}))
+    held = session.status.placement
+    if held is not None and (model is None or parts.seen.problem or phase in HOLDING):
+        pod = parts.present
+        beside = (
+            wants.pod_resources(session.spec.template)
+            if pod is None
+            else (pod.cpu_milli, pod.memory_bytes)
+        )
+        return wants.held(held, model, beside=beside)
+    if model is None:
+        return plan.Request(slices=1)
+    share = wants.share_of(session, parts.tier, parts.owner)
+    return wants.request(
+        session,
+        model,
+        tier=parts.tier,
+        share=share,
+        slice_bytes=parts.size,
+        most_shards=parts.most_shards,
     )
 
 
@@ -146,12 +269,10 @@ def _since(session: Session, phase: plan.Phase) -> float:
     return conditions.since(status, PLACED) or created
 
 
-def _budgets(world: World, pod: Pod) -> tuple[str, ...]:
+def _budgets(budgets: tuple[tuple[str, Budget], ...], pod: Pod) -> tuple[str, ...]:
     """The disruption budgets that cover the session's pod."""
     return tuple(
-        key
-        for key, budget in world.budgets.items()
-        if budget.covers(namespace=pod.namespace, labels=pod.labels)
+        key for key, budget in budgets if budget.covers(namespace=pod.namespace, labels=pod.labels)
     )
 
 
@@ -168,16 +289,7 @@ def _nomination(found: Nomination | None) -> plan.Nomination | None:
     return plan.Nomination(place, found.victims, clock.seconds(found.expires))
 
 
-def _nodes(world: World) -> dict[str, plan.Node]:
-    strays = _strays(world)
-    return {
-        name: _node(node, world.gpu_nodes[name], strays=strays.get(name, {}))
-        for name, node in world.nodes.items()
-        if name in world.gpu_nodes
-    }
-
-
-def _node(node: Node, gpu_node: GpuNode, *, strays: Mapping[int, int]) -> plan.Node:
+def _node(node: Node, gpu_node: GpuNode, *, strays: Mapping[int, int], taken: Taken) -> plan.Node:
     gpus = tuple(
         plan.Gpu(
             ordinal=gpu.ordinal,
@@ -193,15 +305,16 @@ def _node(node: Node, gpu_node: GpuNode, *, strays: Mapping[int, int]) -> plan.N
     )
     return plan.Node(
         name=node.name,
-        cpu_milli=node.cpu_milli,
-        memory_bytes=node.memory_bytes,
+        cpu_milli=max(node.cpu_milli - taken.cpu_milli, 0),
+        memory_bytes=max(node.memory_bytes - taken.memory_bytes, 0),
         gpus=gpus,
         labels=node.labels,
         taints=tuple(plan.Taint(taint.key, taint.value, taint.effect) for taint in node.taints),
         schedulable=not node.cordoned,
         ready=node.ready,
+        heard=not gpu_node.silent,
         draining=node.leaving,
-        pods=node.pods,
+        pods=max(node.pods - taken.pods, 0),
     )
 
 
@@ -210,11 +323,11 @@ def _usable(node: Node, gpu: Gpu, *, stray: int) -> int:
     return max(min(gpu.slices, node.gpu_slices.get(gpu.ordinal, 0)) - stray, 0)
 
 
-def _strays(world: World) -> dict[str, dict[int, int]]:
+def _strays(world: World, *, known: Container[str]) -> dict[str, dict[int, int]]:
     """Slices of living pods that no session's status speaks of, by node and ordinal."""
     found: dict[str, dict[int, int]] = {}
     for pod in world.pods.values():
-        seen = world.sessions.get(pod.key)
+        seen = world.sessions.get(pod.key) if pod.key in known else None
         status = seen.session.status if seen else None
         if pod.ended(world.now) or not pod.node or (status and _speaks_of(status, pod)):
             continue

@@ -9,6 +9,7 @@ from typing import Final, cast
 from sojourn_api.gpus import WORKSPACE_BYTES
 from sojourn_api.objects import (
     GpuNode,
+    LatencyMetric,
     Model,
     Session,
     SessionPlacement,
@@ -16,27 +17,44 @@ from sojourn_api.objects import (
     Tenant,
     Tier,
 )
+from sojourn_api.quantity import quantity
 
 from sojourn_operator import plan
-from sojourn_operator.node import quantity
 
 MIB: Final = 1024 * 1024
 DEFAULT_SLICE_BYTES: Final = 1024 * MIB
 
 
-def request(session: Session, model: Model, *, share: int, slice_bytes: int) -> plan.Request:
-    """What the session asks for in all."""
+ONE_PROCESS: Final = frozenset({"eager", "cuda-eager"})
+"""Devices on which a runtime computes in one process, and so on one GPU."""
+
+
+def most_shards(device: str) -> int | None:
+    """GPUs that a session may be spread over on this device at most; None: as many as it likes."""
+    return 1 if device in ONE_PROCESS else None
+
+
+def request(
+    session: Session,
+    model: Model,
+    *,
+    tier: Tier | None,
+    share: int,
+    slice_bytes: int,
+    most_shards: int | None = None,
+) -> plan.Request:
+    """What the session asks for in all; each shard needs a key head of the model."""
     spec = session.spec
-    tokens = spec.context_length or model.context_length
+    tokens = context_length(session, model)
     need = model.weight_bytes + model.kv_bytes_per_token * tokens + WORKSPACE_BYTES
     minimum = -(-model.minimum_gpu_bytes // slice_bytes)
     slices = spec.resources.slices or max(-(-need // slice_bytes), minimum)
-    cpu, memory = _pod_resources(spec.template)
+    cpu, memory = pod_resources(spec.template)
     return plan.Request(
         slices=slices,
         share=share,
         decode_fraction=model.decode_fraction,
-        max_shards=spec.resources.max_shards,
+        max_shards=min(spec.resources.max_shards, model.kv_heads, most_shards or model.kv_heads),
         minimum_slices=minimum,
         gpu_models=spec.placement.gpu_models,
         node_selector=tuple(sorted(spec.placement.node_selector.items())),
@@ -44,7 +62,31 @@ def request(session: Session, model: Model, *, share: int, slice_bytes: int) -> 
         cpu_milli=cpu,
         memory_bytes=memory,
         spread=spec.placement.spreading is Spreading.SPREAD,
+        bandwidth=bandwidth(model, tier),
     )
+
+
+def context_length(session: Session, model: Model) -> int:
+    """Tokens that a start holds: the wish, or all that the model has.
+
+    A wish beyond the model is left aside by a session that has served: it goes on with what it had.
+    """
+    wish, served = session.spec.context_length, session.status.context_length
+    if wish is not None and wish > model.context_length and served:
+        return served
+    return wish or model.context_length
+
+
+def bandwidth(model: Model, tier: Tier | None) -> int:
+    """GB/s that reading all weights once per token takes within the tier's target, 0 without one.
+
+    A target for the first token says nothing here: that depends on the prompt.
+    """
+    if tier is None or tier.target_metric is not LatencyMetric.INTER_TOKEN_LATENCY:
+        return 0
+    if not tier.target_p95_ms:
+        return 0
+    return -(-model.weight_bytes // (tier.target_p95_ms * 10**6))
 
 
 def share_of(session: Session, tier: Tier | None, tenant: Tenant | None) -> int:
@@ -62,8 +104,11 @@ def slice_bytes(gpu_nodes: Iterable[GpuNode]) -> int:
     return min(sizes, default=DEFAULT_SLICE_BYTES)
 
 
-def held(held: SessionPlacement, model: Model | None) -> plan.Request:
-    """A session asks for what it holds, whatever its spec says by now."""
+def held(held: SessionPlacement, model: Model | None, *, beside: tuple[int, int]) -> plan.Request:
+    """A session asks for what it holds, whatever its spec says by now.
+
+    `beside` is the CPU (thousandths) and memory (bytes) that its pod requests.
+    """
     shards = max(len(held.gpus), 1)
     return plan.Request(
         slices=sum(gpu.slices for gpu in held.gpus),
@@ -71,6 +116,8 @@ def held(held: SessionPlacement, model: Model | None) -> plan.Request:
         decode_fraction=model.decode_fraction if model else 500,
         shards=shards,
         max_shards=shards,
+        cpu_milli=beside[0],
+        memory_bytes=beside[1],
     )
 
 
@@ -89,7 +136,7 @@ def _tolerations(template: Mapping[str, object]) -> tuple[plan.Toleration, ...]:
     )
 
 
-def _pod_resources(template: Mapping[str, object]) -> tuple[int, int]:
+def pod_resources(template: Mapping[str, object]) -> tuple[int, int]:
     """CPU in thousandths and memory in bytes that the pod will request."""
     resources = template.get("resources")
     if not isinstance(resources, Mapping):

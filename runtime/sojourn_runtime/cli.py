@@ -1,4 +1,4 @@
-"""The commands of the runtime: `serve` (also without a word) and `inspect`.
+"""The commands of the runtime: `serve` (also without a word), `inspect`, `calibrate`, `bench`.
 
 Start-up in the order that counts: SIGTERM's handler, the port, and only then what is heavy. Nothing
 is decided here; what went wrong becomes a message, a termination message and an exit code.
@@ -35,8 +35,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     match words:
         case ["inspect", *rest]:
             return _inspect(rest)
+        case ["calibrate", *rest]:
+            return _calibrate(rest)
+        case ["bench", *rest]:
+            return _bench(rest)
         case ["serve", *rest]:
             code = _serve(rest, switch)
+        case ["export" | "import" | "fork" as verb, *rest]:
+            from sojourn_runtime.transfer import main as move  # noqa: PLC0415 - serve needs it not
+
+            return move(verb, rest)
         case _:
             code = _serve(words, switch)
     if arguments is None:
@@ -108,8 +116,13 @@ async def _session(settings: Settings, switch: PauseSwitch) -> "Ending":
         model_name=settings.model_name,
         store=settings.store,
         epoch=settings.epoch,
+        owner=settings.owner,
+        expect_manifest=settings.expect_manifest,
         tier=settings.priority,
         checkpoint_tokens=settings.checkpoint_tokens,
+        granted=settings.granted,
+        host_bytes=settings.host_kv_bytes,
+        store_bytes=settings.store_bytes,
     )
     server: Server
     session = Session(
@@ -117,6 +130,7 @@ async def _session(settings: Settings, switch: PauseSwitch) -> "Ending":
         open_model=_opener(settings),
         ended=ended,
         serving=serving,
+        overdue=lambda words: _say(words, settings.termination_message),
     )
     server = Server(session, api_key=settings.api_key)
     await server.start(host=settings.host, port=settings.port)
@@ -151,3 +165,15 @@ def _inspect(arguments: Sequence[str]) -> int:
     from sojourn_runtime.model.inspect import main as inspect  # noqa: PLC0415 - serve needs it not
 
     return inspect(arguments)
+
+
+def _calibrate(arguments: Sequence[str]) -> int:
+    from sojourn_runtime.model.calibrate import main as calibrate  # noqa: PLC0415 - nor this
+
+    return calibrate(arguments)
+
+
+def _bench(arguments: Sequence[str]) -> int:
+    from sojourn_runtime.model.bench import main as bench  # noqa: PLC0415 - nor this
+
+    return bench(arguments)

@@ -5,7 +5,7 @@ over as they fill, and saves the rest at a pause. All of it runs in the engine's
 journal's own methods. When to pause is decided in `session`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -22,11 +22,12 @@ from sojourn_runtime.context.snapshot import (
     compatible,
     document_texts,
     read_block,
+    unsteady,
 )
 from sojourn_runtime.context.store import Log, Store
 from sojourn_runtime.engine.prefix import BLOCK, Entry, PrefixIndex
 from sojourn_runtime.engine.request import Progress
-from sojourn_runtime.engine.scheduler import Load, Scheduler
+from sojourn_runtime.engine.scheduler import Scheduler
 
 Kv: TypeAlias = npt.NDArray[np.uint8]
 
@@ -67,13 +68,22 @@ class Keeper:
         *,
         session: str,
         identity: Identity,
+        owner: str = "",
         epoch: int | None,
         policy: Policy,
+        moves: Callable[[], None] = lambda: None,
     ) -> None:
-        """Claim the store for this start; StaleEpoch if a later one has claimed it before."""
-        self.inexact = compatible(loaded, identity, uri=store.uri)
-        """Why the saved KV cannot be used; empty if it can."""
+        """Claim the store for this start; StaleEpoch if a later one has claimed it before.
+
+        `moves` is called, in a thread of the saver's, whenever a write is done.
+        """
+        for name in loaded.leftover:
+            store.delete(name)
+        foreign = compatible(loaded, identity, uri=store.uri)
         self.epoch = loaded.last.epoch + 1 if epoch is None else epoch
+        news = foreign or ("" if loaded.inexact else unsteady(loaded, identity))
+        self.inexact = f"{news} at start {self.epoch}" if news else loaded.inexact
+        """Why the text is not the uninterrupted one, in this start or in one before it."""
         if self.epoch < loaded.last.epoch:
             raise StaleEpoch(
                 f"{store.uri}: start {loaded.last.epoch} of this session has claimed the store, "
@@ -81,6 +91,8 @@ class Keeper:
             )
         self.context = loaded.context
         self.facts: Facts | None = None
+        self.host: Kv = np.empty((0, identity.block_bytes), np.uint8)
+        """The slots of the host; set by who owns them."""
         self._store = store
         self._policy = policy
         self._block_bytes = identity.block_bytes
@@ -96,13 +108,16 @@ class Keeper:
         self.saver = Saver(
             store,
             session=session,
+            owner=owner,
             identity=identity,
             epoch=self.epoch,
             number=loaded.last.number if loaded.last.epoch == self.epoch else 0,
             newest=loaded.newest,
             base=loaded.base,
-            blocks=() if self.inexact else loaded.blocks,
+            blocks=() if foreign else loaded.blocks,
+            inexact=self.inexact,
             budget=policy.budget,
+            moves=moves,
         )
         self.journal = Journal(store.log(self.saver.next_commit.journal))
         self.saver.commit(self._capture((), former_log=None))
@@ -158,8 +173,9 @@ class Keeper:
 
     def _begin(self, scheduler: Scheduler) -> None:
         self._flying, self._since = self._flying + self._since, 0
+        new = self._store.log(self.saver.next_commit.journal)  # may take long: outside of the lock
         with self.journal.lock:
-            former = self.journal.turn(self._store.log(self.saver.next_commit.journal))
+            former = self.journal.turn(new)
             alive = [*scheduler.running, *scheduler.waiting]
             captured = self._capture(alive, former_log=former)
         self.saver.commit(captured)
@@ -169,11 +185,16 @@ class Keeper:
     @property
     def unsaved(self) -> bool:
         """Something happened since the last commit."""
-        return bool(self.journal.bytes or self._since or self._flying)
+        return bool(self.journal.bytes or self._since or self._flying or self.saver.pending)
 
     def unsaved_bytes(self) -> int:
         """KV that a pause would still have to write, by full blocks."""
         return (len(self._uncommitted) + len(self._under_way)) * self._block_bytes
+
+    @property
+    def unsaved_tokens(self) -> int:
+        """Tokens computed since the last commit that is durable."""
+        return self._since + self._flying
 
     def save(self, scheduler: Scheduler, kv: Kv) -> Facts | None:
         """Commit everything, and return when it is durable; the KV must stand still meanwhile."""
@@ -189,11 +210,11 @@ class Keeper:
         return self.facts
 
     def _rest(self, scheduler: Scheduler) -> list[Entry]:
-        """All content on the device that the saver was not given."""
+        """All content on device and host that the saver was not given."""
         scheduler.name_tails()
         return [
             entry
-            for entry in scheduler.index.on_device()
+            for entry in scheduler.index.entries()
             if not entry.saved and entry.name not in self.saver.blocks
         ]
 
@@ -211,18 +232,37 @@ class Keeper:
 
     # -- blocks --
 
-    def load(self, move: Load, kv: Kv) -> None:
-        """Fill a block from the store; ContextError if it cannot be had whole."""
-        block = self.saver.blocks.get(move.name)
-        if block is None:
-            raise SnapshotCorrupt(f"{self._store.uri}: block {move.name.hex()} is gone")
-        read_block(self._store, block, memoryview(kv[move.block]))
+    def read(self, name: bytes, target: memoryview) -> None:
+        """Fill `target` with a block of the store; ContextError if it cannot be had whole.
+
+        From any thread.
+        """
+        pending = self.saver.pending.get(name)
+        block = self.saver.blocks.get(name)
+        if pending is not None:
+            target[:] = pending
+        elif block is not None:
+            self.saver.used(block)
+            read_block(self._store, block, target)
+        else:
+            raise SnapshotCorrupt(f"{self._store.uri}: block {name.hex()} is gone")
+
+    def spill(self, entry: Entry, data: memoryview) -> bool:
+        """Save a block that leaves the host; False if too much waits for the disk already."""
+        if entry.name in self.saver.blocks or entry.name in self.saver.pending:
+            return True
+        if self.saver.room:
+            self.saver.add(entry, bytes(data))
+        return entry.name in self.saver.pending or entry.name in self.saver.blocks
 
     def _hand_over(self, entry: Entry, kv: Kv, *, copy: bool) -> None:
-        if entry.block is None:  # reused before it was saved: computed again when it is needed
+        if entry.block is not None:
+            data = memoryview(kv[entry.block])
+        elif entry.host is not None:
+            data = memoryview(self.host[entry.host])
+        else:  # reused before it was saved: computed again when it is needed
             self._uncommitted.discard(entry.name)
             return
-        data = memoryview(kv[entry.block])
         self.saver.add(entry, bytes(data) if copy else data)
 
     def _capture(self, alive: Sequence[Progress], *, former_log: Log | None) -> Captured:

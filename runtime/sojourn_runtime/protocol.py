@@ -33,13 +33,15 @@ by the session after a grace time. A request is kept until `release`, also when 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from sojourn_runtime.engine.request import Request
 from sojourn_runtime.stream import Stream
 
 Json = Any
 """What `json.dumps` takes."""
+STALLED: Final = "EngineStalled"
+"""The reason of a session whose engine does not get on."""
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not a mistake
@@ -64,7 +66,13 @@ class SessionPort(Protocol):
 
     @property
     def ready(self) -> str:
-        """Empty when requests are answered, else one word: Loading, Restoring, Pausing, Failed."""
+        """Empty when requests are answered, else one word: Loading, Restoring, Pausing,
+        EngineStalled.
+        """
+
+    @property
+    def stalled(self) -> str:
+        """What the engine has waited for too long, as "the store"; empty when it gets on."""
 
     @property
     def pausing(self) -> bool:

@@ -17,20 +17,24 @@ from typing import Any, Final, Literal
 
 from sojourn_api import names
 
+from sojourn_runtime.account import Account, Opened, pool
 from sojourn_runtime.context.errors import ContextError
 from sojourn_runtime.context.journal import pack_event
-from sojourn_runtime.context.snapshot import Facts, Identity, Loaded, load
+from sojourn_runtime.context.open_store import open_store
+from sojourn_runtime.context.snapshot import Identity, Loaded, load
 from sojourn_runtime.context.state import Context, Document, Kept, document
-from sojourn_runtime.context.store import Store, open_store
+from sojourn_runtime.context.store import Store
 from sojourn_runtime.detokenize import TextStream
 from sojourn_runtime.engine.prefix import BLOCK
 from sojourn_runtime.engine.request import Finish, Request
 from sojourn_runtime.engine.scheduler import Limits, Scheduler
-from sojourn_runtime.hooks import open_arbiter
+from sojourn_runtime.hooks import ArbiterUnavailable, open_arbiter
 from sojourn_runtime.keeper import Keeper, Policy
 from sojourn_runtime.model.errors import ModelError
 from sojourn_runtime.model.protocol import StopFlag
-from sojourn_runtime.protocol import Json, Refused
+from sojourn_runtime.mover import Mover
+from sojourn_runtime.protocol import STALLED, Json, Refused
+from sojourn_runtime.pulse import STALL_SECONDS, STORE, Pulse
 from sojourn_runtime.stats import Stats
 from sojourn_runtime.stream import Stream
 from sojourn_runtime.worker import Model, Worker
@@ -45,6 +49,8 @@ GRACE_SECONDS: Final = 300.0
 """How long a restored request that is not in the background runs on without a reader."""
 HELD_SECONDS: Final = 0.02
 """Between looks at readers when all requests wait for theirs."""
+PATIENCE_SECONDS: Final = 2.0
+"""A pause that takes longer says what is not saved, again and again: it may be killed any time."""
 IDLE_SECONDS: Final = 1.0
 """Without work for so long, the session saves what is unsaved: then a pause has little to do."""
 
@@ -58,15 +64,26 @@ class Config:
     store: str
     epoch: int | None = None
     """None: the start after the last one that the store knows."""
+    owner: str = ""
+    """Which of all sessions of its name it is: what an earlier one left is cleared away."""
+    expect_manifest: str = ""
+    """The last commit that others know of: a store without it, or a later one, is not this one's.
+    """
     tier: int = 0
     """The tier's priority: no request rises above it."""
     checkpoint_tokens: int = 256
     slots: int = 32
     prefill: int = 256
+    host_bytes: int = 0
+    """Memory of the host tier, between the device's blocks and the store."""
     store_bytes: int = 1 << 30
     grace_seconds: float = GRACE_SECONDS
+    stall_seconds: float = STALL_SECONDS
+    patience_seconds: float = PATIENCE_SECONDS
     arbiter: Path = Path(names.ARBITER_DIR)
     """Where the device plugin has mounted the pages of the GPUs granted."""
+    granted: tuple[int, ...] = ()
+    """Ordinals of these GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +92,6 @@ class Ending:
 
     paused: bool
     words: Mapping[str, Any]
-
-
-@dataclass(slots=True)
-class _Opened:
-    """What exists from the moment that requests are taken."""
-
-    worker: Worker
-    keeper: Keeper
-    model: Model
 
 
 class Session:
@@ -96,8 +104,14 @@ class Session:
         open_model: Callable[[], Model],
         ended: Callable[[Ending], None],
         serving: Callable[[], None] = lambda: None,
+        overdue: Callable[[Mapping[str, Any]], None] = lambda _: None,
     ) -> None:
-        """`ended` and `serving` are called in the engine's thread, `ended` once."""
+        """`serving` is called in the engine's thread; `ended` once, in that one or, where that one
+        cannot be waited for, in another.
+
+        `overdue` gets the termination message of a pause that were cut off now, from a thread of
+        its own, and never after `ended`.
+        """
         self.config = config
         self.model_name = config.model_name
         self.created = int(time.time())
@@ -107,8 +121,10 @@ class Session:
         self._open_model = open_model
         self._ended = ended
         self._serving = serving
+        self._overdue = overdue
+        self._pulse = Pulse(limit=config.stall_seconds)
         self._phase: Phase = "Loading"
-        self._opened: _Opened | None = None
+        self._opened: Opened | None = None
         self._loaded: Loaded | None = None
         self._commands: queue.SimpleQueue[Callable[[Worker], None] | None] = queue.SimpleQueue()
         self._streams: dict[str, Stream] = {}
@@ -118,7 +134,9 @@ class Session:
         self._stop = StopFlag()
         self._pause_at: float | None = None
         self._settled = threading.Lock()
-        self._over = False
+        self._over = threading.Event()
+        self._asked: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """Wakes who looks after a pause; safe in a signal handler."""
         self._touched = time.monotonic()
         self._ready_at = time.monotonic()
         self._resumed: dict[str, Any] | None = None
@@ -130,6 +148,7 @@ class Session:
         """Open the model and go on, in a thread."""
         self.stats.reached("listeningMs")
         self._thread.start()
+        threading.Thread(target=self._look_after_pause, name="overdue", daemon=True).start()
 
     def pause(self) -> None:
         """Stop at the next boundary and save; safe in a signal handler, twice as good as once."""
@@ -138,6 +157,7 @@ class Session:
         self._pause_at = time.perf_counter()
         self._stop.set()
         self._commands.put(None)
+        self._asked.put(None)
         if self._phase == "Loading":
             threading.Thread(target=self._pause_unopened, name="pause", daemon=True).start()
 
@@ -152,53 +172,78 @@ class Session:
             self._phase = "Restoring"
             self.stats.reached("loadedMs")
             begin = time.perf_counter()
+            model.watch(self._lost)
             worker = self._restore(model)
             self._loop(worker, begin)
             self._end(self._save(worker))
-            worker.keeper.close()  # told first: what is left is tidying
-        except (ContextError, ModelError) as error:
-            self._end(self._failed(error.reason, str(error), retry=error.retry))
+            worker.mover.close()  # told first: what is left is tidying
+            worker.keeper.close()
+        except (ContextError, ModelError, ArbiterUnavailable) as error:
+            self._end(self._failed(error.reason, str(error), retry=error.retry, cause=error))
         except Exception as error:
             log.exception("the engine failed")
             message = f"session {self.config.name}: {type(error).__name__}: {error}; see the log"
-            self._end(self._failed("Crashed", message, retry=True))
+            self._end(self._failed("Crashed", message, retry=True, cause=error))
+
+    def _lost(self, error: ModelError) -> None:
+        """The engine's thread may hang on it, so it is not asked."""
+        if not self._over.is_set():  # else its streams have ended with the words of the end
+            self._end(self._failed(error.reason, str(error), retry=error.retry))
 
     def _restore(self, model: Model) -> Worker:
         """Claim the store, take up its context, queue the requests that ran."""
+        self._pulse.works(STORE)
         runner = model.runner
         store = open_store(self.config.store)
-        identity = Identity(runner.weights_digest, runner.kernel_class, runner.block_bytes)
+        identity = Identity(
+            runner.weights_digest,
+            runner.kernel_class,
+            runner.block_bytes,
+            runner.row_exact,
+        )
         policy = Policy(self.config.checkpoint_tokens, self.config.store_bytes)
         limits = Limits(
             blocks=len(runner.kv),
             slots=self.config.slots,
             prefill=min(self.config.prefill, policy.chunk),
             decode=self.config.slots,
+            host=self.config.host_bytes // runner.block_bytes,
         )
         scheduler = Scheduler(limits)
-        arbiter, why = open_arbiter(self.config.arbiter, priority=self.config.tier)
-        if why:
-            log.warning("no arbiter: %s", why)
+        arbiter = open_arbiter(
+            self.config.arbiter, granted=self.config.granted, priority=self.config.tier
+        )
         keeper = self._keeper(store, identity, policy)
+        arbiter.tells(lambda: pool(scheduler, runner.block_bytes))
         keeper.known(scheduler.index)
+        mover = Mover(
+            runner.kv,
+            slots=limits.host,
+            read=keeper.read,
+            spill=lambda name, data: _spill(scheduler, keeper, name, data),
+            wake=lambda: self._commands.put(None),
+        )
+        keeper.host = mover.host
         worker = Worker(
             model=model,
             scheduler=scheduler,
             keeper=keeper,
+            mover=mover,
             arbiter=arbiter,
             stop=self._stop,
             tier=self.config.tier,
             stats=self.stats,
+            pulse=self._pulse,
         )
         for kept in keeper.context.requests.values():
             self._take_up(worker, kept)
         self._restored = tuple(self._streams.values())
         self._orphans = [s for s in self._restored if not s.request.background and not s.done]
-        self._opened = _Opened(worker, keeper, model)
+        self._opened = Opened(worker, keeper, model)
         return worker
 
     def _keeper(self, store: Store, identity: Identity, policy: Policy) -> Keeper:
-        loaded = self._loaded = load(store)
+        loaded = self._loaded = self._load(store)
         for note in loaded.notes:
             log.warning("%s; fell back to %s", note, loaded.base)
         return Keeper(
@@ -206,9 +251,14 @@ class Session:
             loaded,
             session=self.config.name,
             identity=identity,
+            owner=self.config.owner,
             epoch=self.config.epoch,
             policy=policy,
+            moves=self._pulse.moves,
         )
+
+    def _load(self, store: Store) -> Loaded:
+        return load(store, expected=self.config.expect_manifest, owner=self.config.owner)
 
     def _take_up(self, worker: Worker, kept: Kept) -> None:
         stream = self._streams[kept.request.id] = Stream(kept.request)
@@ -225,6 +275,7 @@ class Session:
         while self._pause_at is None:
             self._take_commands(worker, timeout=0.0)
             self._abandon()
+            self._pulse.rests()
             worker.arbiter.wait(unless=lambda: self._pause_at is not None)
             busy = worker.step()
             if restoring:
@@ -237,11 +288,13 @@ class Session:
             worker.idle()
             if time.monotonic() - waiting_since > IDLE_SECONDS:
                 self._save_idle(worker)
+            self._pulse.rests()
             self._take_commands(worker, timeout=self._patience(worker))
 
     def _save_idle(self, worker: Worker) -> None:
         keeper = worker.keeper
         if keeper.unsaved and not keeper.saver.busy:
+            self._pulse.works(STORE)
             keeper.checkpoint(worker.scheduler, worker.model.runner.kv, tails=True)
 
     def _serve(self, *, tokens: int, seconds: float) -> None:
@@ -288,9 +341,10 @@ class Session:
         for stream in tuple(self._streams.values()):
             if not stream.done:
                 stream.close("Pausing")
+        self._pulse.works(STORE)
         running = len(worker.outputs)
         synced = worker.keeper.sync_seconds
-        facts = worker.keeper.save(worker.scheduler, worker.model.runner.kv)
+        worker.keeper.save(worker.scheduler, worker.model.runner.kv)
         saved = time.perf_counter()
         times = {
             "stopMs": _ms(stopped - (self._pause_at or stopped)),
@@ -298,61 +352,64 @@ class Session:
             "syncMs": _ms(worker.keeper.sync_seconds - synced),
         }
         worker.arbiter.close()
-        return self._paused(facts, requests=running, times=times)
+        return Ending(paused=True, words=self._account.paused(requests=running, times=times))
 
-    def _paused(self, facts: Facts | None, *, requests: int, times: dict[str, float]) -> Ending:
-        inexact = self._opened.keeper.inexact if self._opened else ""
-        words = {
-            "v": 1,
-            "reason": "Paused",
-            "message": f"session {self.config.name} is paused, its context is saved",
-            **({"snapshot": facts.to_json()} if facts else {}),
-            "requests": requests,
-            **times,
-            "exact": not inexact,
-            "exactReason": inexact,
-        }
-        return Ending(paused=True, words=words)
-
-    def _failed(self, reason: str, message: str, *, retry: bool) -> Ending:
+    def _failed(
+        self, reason: str, message: str, *, retry: bool, cause: Exception | None = None
+    ) -> Ending:
         for stream in tuple(self._streams.values()):
             if not stream.done:
-                stream.close("Failed")
-        words: dict[str, Any] = {"v": 1, "reason": reason, "message": message, "retry": retry}
-        facts = self._opened.keeper.facts if self._opened else None
-        if facts is None and self._loaded is not None:
-            facts = _facts(self._loaded, self.config.store)
-        if facts is not None:
-            words["snapshot"] = facts.to_json()
-        return Ending(paused=False, words=words)
+                stream.close("Failed", cause)
+        return Ending(paused=False, words=self._account.failed(reason, message, retry=retry))
 
     def _pause_unopened(self) -> None:
         """SIGTERM before there was anything to save: the store is left as it is."""
         try:
-            loaded = load(open_store(self.config.store))
+            loaded = self._load(open_store(self.config.store))
         except ContextError as error:
             self._end(self._failed(error.reason, str(error), retry=error.retry))
             return
         if self._opened is None:
             times = {"stopMs": 0.0, "saveMs": 0.0, "syncMs": 0.0}
-            self._end(self._paused(_facts(loaded, self.config.store), requests=0, times=times))
+            found = Account(self.config.name, self.config.store, loaded, opened=None)
+            self._end(Ending(paused=True, words=found.paused(requests=0, times=times)))
 
     def _end(self, ending: Ending) -> None:
         with self._settled:
-            if self._over:
+            if self._over.is_set():
                 return
-            self._over = True
+            self._over.set()
+        self._asked.put(None)
         self._phase = "Pausing"
         self._ended(ending)
+
+    def _look_after_pause(self) -> None:
+        """Say what is not saved while a pause takes long: SIGKILL leaves no time for words."""
+        self._asked.get()
+        begin = time.monotonic()
+        while not self._over.wait(self.config.patience_seconds):
+            with self._settled:
+                if not self._over.is_set():
+                    seconds = time.monotonic() - begin
+                    words = self._account.cut_off(at=self._pulse.at or STORE, seconds=seconds)
+                    log.warning("%s", words["message"])
+                    self._overdue(words)
 
     # -- the server's door --
 
     @property
     def ready(self) -> str:
-        return "" if self._phase == "Serving" and self._pause_at is None else self._reason()
+        reason = self._reason()
+        return "" if reason == "Serving" else reason
 
     def _reason(self) -> str:
-        return "Pausing" if self._pause_at is not None else self._phase
+        if self._pause_at is not None:
+            return "Pausing"
+        return STALLED if self.stalled else self._phase
+
+    @property
+    def stalled(self) -> str:
+        return self._pulse.stalled
 
     @property
     def pausing(self) -> bool:
@@ -362,7 +419,7 @@ class Session:
     def tokenizer(self) -> Any:
         return self._now().model.tokenizer
 
-    def _now(self) -> _Opened:
+    def _now(self) -> Opened:
         if self._opened is None:
             raise Refused(self._reason(), "The session is not ready yet.", retry=True)
         return self._opened
@@ -372,8 +429,8 @@ class Session:
         return self._now().keeper.context
 
     def submit(self, request: Request) -> Stream:
-        if self.ready:
-            raise Refused(self.ready, f"The session is {self.ready.lower()}.", retry=True)
+        if reason := self.ready:
+            raise Refused(reason, f"The session does not answer ({reason.lower()}).", retry=True)
         opened = self._now()
         request = self._checked(request, opened)
         stream = Stream(request)
@@ -381,14 +438,18 @@ class Session:
             if request.id in self._streams:
                 raise Refused("DuplicateRequest", f"{request.id} exists.", retry=False)
             kept = self._context.add(request)
-            opened.keeper.journal.append(pack_event(self._context.event(kept)))
+            try:
+                opened.keeper.journal.append(pack_event(self._context.event(kept)))
+            except ContextError:
+                self._context.release(request.id)
+                raise
             self._streams[request.id] = stream
         self._touched = time.monotonic()
         asked_at = time.perf_counter()
         self._commands.put(lambda worker: worker.begin(kept, stream, asked_at=asked_at))
         return stream
 
-    def _checked(self, request: Request, opened: _Opened) -> Request:
+    def _checked(self, request: Request, opened: Opened) -> Request:
         params = request.params
         if not request.prompt or params.max_tokens < 1:
             raise Refused("Empty", "A prompt and max_tokens need at least one token.", retry=False)
@@ -480,13 +541,13 @@ class Session:
 
     # -- what it is doing --
 
+    @property
+    def _account(self) -> Account:
+        return Account(self.config.name, self.config.store, self._loaded, self._opened)
+
     def status(self) -> dict[str, Json]:
-        opened = self._opened
-        facts = opened.keeper.facts if opened else None
-        scheduler = opened.worker.scheduler if opened else None
-        inexact = opened.keeper.inexact if opened else ""
+        opened, resumed = self._opened, self._resumed
         idle = 0.0 if opened and opened.worker.outputs else time.monotonic() - self._touched
-        resumed = self._resumed
         if resumed is not None and opened is not None:
             resumed = resumed | {"recomputedTokens": opened.worker.recomputed}
         return {
@@ -495,68 +556,20 @@ class Session:
             "session": self.config.name,
             "epoch": opened.keeper.epoch if opened else self.config.epoch or 0,
             "model": self.model_name,
-            "kernelClass": opened.model.runner.kernel_class if opened else "",
-            "weightsDigest": opened.model.runner.weights_digest if opened else "",
-            "exact": not inexact,
-            "exactReason": inexact,
-            "requestsRunning": len(scheduler.running) if scheduler else 0,
-            "requestsWaiting": len(scheduler.waiting) if scheduler else 0,
-            "conversations": opened.keeper.context.conversations if opened else 0,
-            "contextTokens": self._context_tokens(),
-            "unsavedBytes": opened.keeper.unsaved_bytes() if opened else 0,
+            "stalled": self.stalled,
             "idleSeconds": round(idle, 3),
-            "lastSnapshot": facts.to_json() if facts else None,
-            "latency": self.stats.latency(),
-            "allocator": _pool(opened) if opened else None,
-            "yieldedMs": round(opened.worker.arbiter.yielded * 1000) if opened else 0,
             "resumed": resumed,
-            "startup": dict(self.stats.startup),
+            **self._account.status(self.stats),
         }
-
-    def _context_tokens(self) -> int:
-        """Tokens whose context would be lost without saving, or was saved."""
-        if self._opened is None:
-            return 0
-        running = sum(o.progress.total for o in tuple(self._opened.worker.outputs.values()))
-        facts = self._opened.keeper.facts
-        return max(running, facts.tokens if facts else 0)
 
     def gauges(self) -> Mapping[str, float]:
-        values: dict[str, float] = {
-            "steps_total": self.stats.steps,
-            "step_seconds_total": self.stats.step_seconds,
-            "tokens_computed_total": self.stats.tokens,
-            "tokens_generated_total": self.stats.generated,
-        }
-        if self._opened is not None:
-            worker, keeper = self._opened.worker, self._opened.keeper
-            values |= {
-                "requests_running": len(worker.scheduler.running),
-                "requests_waiting": len(worker.scheduler.waiting),
-                "kv_blocks": worker.scheduler.pool.count,
-                "kv_blocks_free": worker.scheduler.pool.free,
-                "unsaved_bytes": keeper.unsaved_bytes(),
-                "yielded_seconds_total": worker.arbiter.yielded,
-                "recomputed_tokens_total": worker.recomputed,
-                "snapshot_bytes": keeper.facts.bytes if keeper.facts else 0,
-            }
-        return values
+        return self._account.gauges(self.stats)
 
 
-def _pool(opened: _Opened) -> dict[str, Json]:
-    """The KV pool, which is all that this runtime allocates: blocks of one size never fragment.
-
-    Split bytes belong to allocators with blocks of many sizes: unknown here, not 0.
-    """
-    pool, size = opened.worker.scheduler.pool, opened.model.runner.block_bytes
-    free = pool.free * size
-    reserved = pool.count * size
-    return {
-        "reserved": reserved,
-        "allocated": reserved - free,
-        "inactiveSplit": None,
-        "largestFree": free,
-    }
+def _spill(scheduler: Scheduler, keeper: Keeper, name: bytes, data: memoryview) -> bool:
+    """Whether the store has, or takes, a block that leaves device or host."""
+    entry = scheduler.index.get(name)
+    return entry is None or keeper.spill(entry, data)
 
 
 def _ms(seconds: float) -> float:
@@ -582,22 +595,3 @@ class _Values(Mapping[str, Json]):
 def blocks_for(context_length: int, *, contexts: int = 4) -> int:
     """Blocks that hold so many full contexts: one to run, the others for those who return."""
     return -(-context_length // BLOCK) * contexts
-
-
-def _facts(loaded: Loaded, uri: str) -> Facts | None:
-    """An earlier commit in the words of a new one, for a pause that had nothing to save."""
-    if loaded.identity is None:
-        return None
-    return Facts(
-        uri=uri,
-        manifest=loaded.base,
-        tokens=sum(len(block.tokens) for block in loaded.blocks),
-        bytes=len(loaded.blocks) * loaded.identity.block_bytes + loaded.bytes,
-        new_bytes=0,
-        conversations=loaded.context.conversations,
-        digest=loaded.digest,
-        weights_digest=loaded.identity.weights_digest,
-        kernel_class=loaded.identity.kernel_class,
-        epoch=loaded.last.epoch,
-        saved=loaded.saved,
-    )

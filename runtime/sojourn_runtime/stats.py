@@ -7,10 +7,12 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+AGE_SECONDS = 600.0
+"""Without a request for so long, what was measured before says nothing of now. A guess."""
 WINDOW = 512
 """Latencies kept: the p95 then rests on the last 25 slowest, over some seconds of decode."""
 
@@ -26,8 +28,11 @@ class Stats:
     generated: int = 0
     ttft: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     itl: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    told_at: float = 0.0
+    """When the last latency was measured, on the monotonic clock."""
     startup: dict[str, float] = field(default_factory=dict)
     """Milliseconds from the process's begin to: listening, loaded, serving."""
+    clock: Callable[[], float] = time.monotonic
 
     def reached(self, what: str) -> None:
         self.startup[what] = round(process_age() * 1000)
@@ -39,14 +44,28 @@ class Stats:
 
     def first_token(self, seconds: float) -> None:
         self.generated += 1
+        self._age()
         self.ttft.append(seconds)
 
     def next_token(self, seconds: float) -> None:
         self.generated += 1
+        self._age()
         self.itl.append(seconds)
 
+    def _age(self) -> None:
+        if self._aged:
+            self.ttft.clear()
+            self.itl.clear()
+        self.told_at = self.clock()
+
+    @property
+    def _aged(self) -> bool:
+        return self.clock() - self.told_at > AGE_SECONDS
+
     def latency(self) -> dict[str, float | int | None]:
-        """As the status has it; null where nothing was measured yet."""
+        """As the status has it; null where nothing was measured, or not for long."""
+        if self._aged:
+            return {"ttftP95Ms": None, "itlP95Ms": None, "window": 0}
         return {
             "ttftP95Ms": p95(tuple(self.ttft)),
             "itlP95Ms": p95(tuple(self.itl)),

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from sojourn_runtime.engine.request import Finish, Request
+from sojourn_runtime.engine.request import Finish, Origin, Request
 
 LEAD = 64
 """Events that a request may be ahead of its slowest reader: about one second of fast decode."""
@@ -39,23 +39,40 @@ class StreamClosed(Exception):  # noqa: N818 - a state, not a mistake
 
     `Pausing`: the session is being saved and the request goes on after the resume: close the
     client's connection without a final event, so that it attaches again. `Cancelled`: by `cancel`,
-    or because nobody came back. `Failed`: the engine cannot go on with it.
+    or because nobody came back. `Failed`: the engine cannot go on with it, for this `cause`.
     """
+
+    def __init__(self, why: str, cause: Exception | None = None) -> None:
+        super().__init__(why)
+        self.cause = cause
 
 
 class Stream:
     """Every event of one request so far. Made by the session, kept until it is released."""
 
-    __slots__ = ("_readers", "cached_tokens", "closed", "events", "request", "started")
+    __slots__ = (
+        "_readers",
+        "cached_tokens",
+        "cause",
+        "closed",
+        "events",
+        "origin",
+        "request",
+        "started",
+    )
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.events: list[TokenEvent] = []
         self.closed = ""
+        self.cause: Exception | None = None
+        """What made the engine give up."""
         self.started = False
         """It has left the queue at least once (set by the engine's thread)."""
         self.cached_tokens = 0
         """Tokens of the prompt whose KV was there already when it started."""
+        self.origin = Origin()
+        """In which tiers they were found."""
         self._readers: tuple[Reader, ...] = ()
 
     @property
@@ -102,8 +119,9 @@ class Stream:
         self.events.append(event)
         self._wake()
 
-    def close(self, why: str) -> None:
+    def close(self, why: str, cause: Exception | None = None) -> None:
         """End the stream without a finish."""
+        self.cause = cause
         self.closed = why
         self._wake()
 
@@ -173,5 +191,5 @@ class Reader:
             raise StopAsyncIteration
         if self._stream.closed:
             self.close()
-            raise StreamClosed(self._stream.closed)
+            raise StreamClosed(self._stream.closed, self._stream.cause)
         await self._news.wait()

@@ -12,18 +12,23 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from sojourn_api.weights import Numbers
 
 from sojourn_runtime.context.errors import ContextError
 from sojourn_runtime.context.journal import TokenRecord, pack_event, pack_tokens
 from sojourn_runtime.context.state import Kept
 from sojourn_runtime.detokenize import Decoder, TextStream
+from sojourn_runtime.engine.moves import Load, Save, Spill
 from sojourn_runtime.engine.prefix import root_name
 from sojourn_runtime.engine.priority import effective
-from sojourn_runtime.engine.request import Finish, Progress
-from sojourn_runtime.engine.scheduler import Copy, Plan, Scheduler, Work
+from sojourn_runtime.engine.request import Finish, Origin, Progress
+from sojourn_runtime.engine.scheduler import Plan, Scheduler, Work
 from sojourn_runtime.hooks import Arbiter
 from sojourn_runtime.keeper import Keeper
+from sojourn_runtime.model.errors import ModelError
 from sojourn_runtime.model.protocol import Interrupted, Logits, Segment, StopFlag
+from sojourn_runtime.mover import Mover
+from sojourn_runtime.pulse import STEP, STORE, Pulse
 from sojourn_runtime.stats import Stats
 from sojourn_runtime.stream import Stream, TokenEvent
 
@@ -38,6 +43,8 @@ class Computes(Protocol):
 
     @property
     def kernel_class(self) -> str: ...
+    @property
+    def row_exact(self) -> bool: ...
     @property
     def weights_digest(self) -> str: ...
     @property
@@ -92,6 +99,10 @@ class Model:
     eos: frozenset[int]
     context_length: int
     grammars: Grammars | None = None
+    watch: Callable[[Callable[[ModelError], None]], None] = lambda _: None
+    """Given what to call, in any thread, when a process that helps to compute is gone."""
+    numbers: Numbers | None = None
+    """What the weights say of themselves; None where nobody read them."""
 
 
 @dataclass(slots=True)
@@ -114,14 +125,20 @@ class Worker:
     model: Model
     scheduler: Scheduler
     keeper: Keeper
+    mover: Mover
     arbiter: Arbiter
     stop: StopFlag
     tier: int
     stats: Stats
+    pulse: Pulse
     outputs: dict[str, Output] = field(default_factory=dict)
     resumed: dict[str, int] = field(default_factory=dict)
     """Restored requests that have not run yet, with the tokens they had computed before."""
     recomputed: int = 0
+    damaged: int = 0
+    """Blocks of the saved context that could not be had whole."""
+    damage: str = ""
+    """What was wrong with the last of them."""
 
     # -- requests --
 
@@ -164,42 +181,59 @@ class Worker:
 
     def step(self) -> bool:
         """Carry out one step; False if there was nothing to do."""
+        self.pulse.works(STORE)
         self.keeper.keep_up(self.scheduler, self.model.runner.kv)
         if self.keeper.must_wait(self.scheduler.limits.prefill):
             self.keeper.saver.wait()
             self.keeper.keep_up(self.scheduler, self.model.runner.kv)
+        self.pulse.works(STEP)
         for output in self.outputs.values():
             output.progress.held = output.stream.lagging()
+        self._receive()
         plan = self.scheduler.schedule()
         if not self._move(plan):
             return True
         if not plan.work:
+            self.mover.settle()  # else the pass waits for the copies
             return False
         logits = self._compute(plan.work)
         if isinstance(logits, Interrupted):
+            self.mover.settle()  # copies to the host, which only a whole pass is behind
             return True
         self._take(plan.work, logits)
         return True
 
     def _move(self, plan: Plan) -> bool:
         """Fill blocks from elsewhere; False if one failed, and the plan with it."""
-        kv = self.model.runner.kv
-        failed: set[int] = set()
-        for move in plan.moves:
-            if isinstance(move, Copy):
-                kv[move.target] = kv[move.source]
-                (failed.add if move.source in failed else failed.discard)(move.target)
-                continue
-            failed.discard(move.block)
-            try:
-                self.keeper.load(move, kv)
-            except ContextError as error:
-                log.warning("%s", error)
-                self.scheduler.index.forget_saved(move.name)
-                failed.add(move.block)
-        for block in failed:
+        if any(isinstance(move, Load | Spill | Save) for move in plan.moves):
+            self.pulse.works(STORE)
+        lost = self.mover.carry_out(plan.moves)
+        for name, error in lost.errors:
+            self._spoilt(name, error)
+        for name in lost.refused:
+            self.scheduler.index.forget_saved(name)
+        for slot in lost.slots:
+            self.scheduler.residency.lost_slot(slot)
+        for block in lost.blocks:
             self.scheduler.lost(block)
-        return not failed
+        self.mover.begin(plan.ahead)
+        if lost.blocks:
+            self.mover.settle()
+        return not lost.blocks
+
+    def _receive(self) -> None:
+        """What the store has given since the last step."""
+        for ahead, error in self.mover.arrived():
+            if error is not None:
+                self._spoilt(ahead.name, error)
+            self.scheduler.residency.arrived(ahead, whole=error is None)
+
+    def _spoilt(self, name: bytes, error: ContextError) -> None:
+        """The store could not give a block: its tokens are computed again."""
+        log.warning("%s", error)
+        self.damaged += 1
+        self.damage = str(error)
+        self.scheduler.index.forget_saved(name)
 
     def _compute(self, work: Sequence[Work]) -> Logits | Interrupted:
         segments = [
@@ -216,12 +250,16 @@ class Worker:
         long = any(w.count >= LONG for w in work)
         self.stop.poll = self.arbiter.must_stop if long and not self.arbiter.alone else None
         self.arbiter.step()
+        tokens = sum(w.count for w in work)
+        self.pulse.computes(tokens=tokens)
         begin = time.perf_counter()
         logits = self.model.runner.forward(segments, stop=self.stop)
         seconds = time.perf_counter() - begin
+        self.pulse.works(STEP)
         self.arbiter.step_done(seconds)
         if not isinstance(logits, Interrupted):
-            self.stats.step(tokens=sum(w.count for w in work), seconds=seconds)
+            self.pulse.computed(tokens=tokens, seconds=seconds)
+            self.stats.step(tokens=tokens, seconds=seconds)
         return logits
 
     def _account(self, work: Work) -> None:
@@ -229,6 +267,7 @@ class Worker:
         if not stream.started:
             stream.started = True
             stream.cached_tokens = min(work.start, len(stream.request.prompt))
+            stream.origin = work.progress.origin or Origin()
         before = self.resumed.pop(work.progress.id, None) if self.resumed else None
         if before is not None:
             self.recomputed += max(0, before - work.start)
@@ -249,6 +288,7 @@ class Worker:
             told.append((output, event))
         self.keeper.computed(sum(w.count for w in work), filled=entries)
         if told:
+            self.pulse.works(STORE)
             self.keeper.journal.append(self._records(told))
         for output, event in told:
             self._tell(output, event, now)

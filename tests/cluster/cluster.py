@@ -20,10 +20,14 @@ from localcluster.paths import AUDIT_LOG, CLUSTER_FOLDER, KUBECONFIG, LOGS, NODE
 
 
 def _build(_: argparse.Namespace) -> None:
-    binaries.ensure(*(name for name in binaries.BINARIES if name not in binaries.OPTIONAL))
+    binaries.ensure(*binaries.BINARIES)
     for name in binaries.BINARIES:
         print(f"{name}={binaries.path_of(name)}")
     print(f"model={models.fetch()}")
+
+
+def _model(_: argparse.Namespace) -> None:
+    print(models.fetch())
 
 
 def _up(_: argparse.Namespace) -> None:
@@ -63,6 +67,7 @@ def _images(_: argparse.Namespace) -> None:
     for image in built:
         print(f"{image.name} {image.manifest.digest}")
     if lifecycle.is_running():
+        print(f"loading {len(built)} images into {len(NODES)} nodes ...", flush=True)
         images.load_everywhere(built)
         print(f"built and loaded into {len(NODES)} nodes", end="")
     else:
@@ -131,7 +136,8 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(action=action)
         command.add_argument("arguments", nargs="*")
 
-    add("build", _build, "fill the cache with binaries and the model (once, about 13 minutes)")
+    add("build", _build, "fill the cache with all that the tests need (once, some fifteen minutes)")
+    add("model", _model, "print the path of the small model, fetched if need be")
     add("up", _up, "start the cluster, after cleaning up what an unclean stop has left")
     add("down", _down, "stop it and remove everything of it")
     add("status", _status, "what runs, and where its logs are")

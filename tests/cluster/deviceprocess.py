@@ -14,6 +14,7 @@ import yaml
 from devicerig import until
 from fakekubelet import Kubelet
 from fakenvml import machine as fake
+from nodeapi import Server
 
 
 class Process:
@@ -36,6 +37,7 @@ class Process:
             "LD_LIBRARY_PATH": str(library.parent),
             "FAKE_NVML_SCENARIO": str(self.machine.path),
         }
+        self.arguments: list[str] = []
         self.running: subprocess.Popen[bytes] | None = None
         self.port = 0
         self.started = 0.0
@@ -47,7 +49,13 @@ class Process:
         draft.write_text(yaml.safe_dump(self.settings))
         draft.replace(file)
         module = [sys.executable, "-m", "sojourn_deviceplugin", "run", "--config", str(file)]
-        return [*module, *more]
+        return [*module, *self.arguments, *more]
+
+    def publish(self, server: Server) -> None:
+        """Write the GPUNode there."""
+        self.settings["publish"] = True
+        url = f"http://127.0.0.1:{server.server_port}"
+        self.arguments = ["--api-server", url, "--node-name", "node"]
 
     def start(self) -> None:
         self.started = time.monotonic()

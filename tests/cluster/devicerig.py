@@ -9,13 +9,13 @@ from pathlib import Path
 from fakekubelet import Kubelet
 from fakenvml import machine as fake
 from sojourn_api import names
+from sojourn_api.access import Access
 from sojourn_deviceplugin.config import Config, DeviceNodes
-from sojourn_deviceplugin.kube import Access
 from sojourn_deviceplugin.plugin import Plugin
 
 
-def until(condition: Callable[[], object], *, seconds: float = 10) -> float:
-    """Wait for a condition; returns how long it took."""
+def until(condition: Callable[[], object], *, seconds: float = 60) -> float:
+    """Wait for a condition, patiently: machines are busy. Returns how long it took."""
     start = time.monotonic()
     while not condition():
         assert time.monotonic() - start < seconds, f"not within {seconds} s"

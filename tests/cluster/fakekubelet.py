@@ -6,8 +6,10 @@ when its stream ends, and keeps pods' devices in a checkpoint.
 """
 
 import contextlib
+import os
 import random
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -82,6 +84,9 @@ class Kubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         self.registrations: list[str] = []
         self.refuse = ""
         """Answer registrations with this error."""
+        self.syncing = False
+        """It has not heard of its pods yet, as shortly after its start: it lists none."""
+        self.listings = 0
         self.changed = threading.Condition()
         self._plugins: dict[str, _Plugin] = {}
         self._random = random.Random(seed)  # noqa: S311 - the kubelet's choice, repeatable
@@ -118,6 +123,11 @@ class Kubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
             self.pods = {}
         self.start()
 
+    def grow_old(self) -> None:
+        """It has run for a minute by now; to a plugin that runs meanwhile it has just started."""
+        then = time.time() - 60
+        os.utime(self.folder / "kubelet.sock", (then, then))
+
     # ------------------------------------------------------------ its services
 
     def Register(  # noqa: N802
@@ -143,7 +153,9 @@ class Kubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         context: grpc.ServicerContext,  # noqa: ARG002
     ) -> pr.ListPodResourcesResponse:
         with self.changed:
-            return pr.ListPodResourcesResponse(pod_resources=map(_resources, self.pods.values()))
+            self.listings += 1
+            pods = () if self.syncing else self.pods.values()
+            return pr.ListPodResourcesResponse(pod_resources=map(_resources, pods))
 
     def GetAllocatableResources(  # noqa: N802
         self,

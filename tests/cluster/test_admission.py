@@ -4,6 +4,7 @@ import copy
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ def pod(**changes: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
-def asking(*, init: bool = False) -> dict[str, Any]:
-    resources = {"resources": {"limits": {names.gpu_resource(0): "80"}}}
+def asking(*, init: bool = False, what: str = names.gpu_resource(0)) -> dict[str, Any]:
+    resources = {"resources": {"limits": {what: "1"}}}
     if init:
         return pod(initContainers=[{"name": "init", "image": "none", **resources}])
     return pod(container=resources)
@@ -78,7 +79,7 @@ def admission(control_plane: Api) -> Iterator[Admission]:
     control_plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
     rendered = subprocess.run(
         [
-            str(binaries.path_of("helm")),
+            str(binaries.ensure("helm")["helm"]),
             *("template", "sojourn", str(ROOT / "charts" / "sojourn"), "--namespace", SYSTEM),
             *("--show-only", "templates/admission.yaml"),
         ],
@@ -138,8 +139,9 @@ def test_the_operator_may_create_pods_that_ask_for_gpu_slices(admission: Admissi
 
 
 @pytest.mark.parametrize("init", [False, True])
-def test_nobody_else_may(admission: Admission, init: bool) -> None:  # noqa: FBT001
-    said = admission.refused(asking(init=init), who=USER)
+@pytest.mark.parametrize("what", [names.gpu_resource(0), names.mig_resource("1g.10gb")])
+def test_nobody_else_may(admission: Admission, what: str, *, init: bool) -> None:
+    said = admission.refused(asking(init=init, what=what), who=USER)
     assert "only the Sojourn operator may create pods" in said
     assert "create an LLMSession instead" in said
 
@@ -222,7 +224,31 @@ def test_a_device_plugin_reports_its_own_node_only(
     create = (f"--kubeconfig={plugin_of_node_a}", "create", "--dry-run=server", "-f", "-")
     assert "created" in admission.kubectl(*create, stdin=own)
     said = admission.error(lambda: admission.kubectl(*create, stdin=other))
-    assert "writes the GPUNode of its own node only" in said
+    assert "of its own node only" in said
+
+
+def lease(name: str) -> str:
+    return json.dumps(
+        {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": name, "namespace": SYSTEM},
+        }
+    )
+
+
+def test_a_device_plugin_renews_the_lease_of_its_own_node_only(
+    admission: Admission, plugin_of_node_a: Path
+) -> None:
+    """Else it could keep another alive, or take the operator's."""
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}
+    admission.kubectl("apply", "-f", "-", stdin=json.dumps(space))
+    create = (f"--kubeconfig={plugin_of_node_a}", "create", "--dry-run=server", "-f", "-")
+    own = lease(names.heartbeat_name("node-a"))
+    assert "created" in admission.kubectl(*create, stdin=own)
+    for other in (names.heartbeat_name("node-b"), "sojourn-operator"):
+        refused = partial(admission.kubectl, *create, stdin=lease(other))
+        assert "of its own node only" in admission.error(refused)
 
 
 @pytest.fixture
@@ -252,7 +278,8 @@ def test_without_a_tenant_every_tier_may_be_used(admission: Admission) -> None:
     assert "created" in admission.create(copy.deepcopy(SESSION), who=USER)
 
 
-def test_the_policies_name_the_prefix_that_the_operator_uses() -> None:
+def test_the_policies_name_the_prefixes_that_the_operator_uses() -> None:
     text = (ROOT / "charts/sojourn/templates/_helpers.tpl").read_text()
-    assert f"startsWith('{names.RESOURCE_PREFIX}')" in text
+    for prefix in (names.RESOURCE_PREFIX, names.MIG_PREFIX):
+        assert text.count(f"startsWith('{prefix}')") == 2, "in limits and in requests"
     assert yaml.safe_load((ROOT / "charts/sojourn/Chart.yaml").read_text())["kubeVersion"]

@@ -80,6 +80,18 @@ class Kinds:
             found = self.custom.create_cluster_custom_object(*where, PLURALS[kind], raw, **options)
         return dict(found)
 
+    def read(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """A session as it is now."""
+        where = (names.GROUP, names.VERSION, "default", PLURALS[raw["kind"]])
+        name = raw["metadata"]["name"]
+        return dict(self.custom.get_namespaced_custom_object(*where, name))
+
+    def served(self, raw: dict[str, Any], *, context_length: int) -> None:
+        """The operator saw a start of the session serve."""
+        where = (names.GROUP, names.VERSION, "default", PLURALS[raw["kind"]])
+        status = {"status": {"contextLength": context_length}}
+        self.custom.patch_namespaced_custom_object_status(*where, raw["metadata"]["name"], status)
+
     def replace(self, raw: dict[str, Any]) -> dict[str, Any]:
         kind = raw["kind"]
         where = (names.GROUP, names.VERSION)
@@ -313,6 +325,8 @@ MALFORMED: list[tuple[str, dict[str, Any], str, str]] = [
     (MODEL, {"spec.uri": "/models/a.gguf"}, "spec.uri", "e.g. file:///"),
     (MODEL, {"spec.uri": DROP}, "spec.uri", "Required value"),
     (MODEL, {"spec.digest": "sha256:1234"}, "spec.digest", "sojourn-runtime inspect"),
+    (MODEL, {"spec.quantization": "int4"}, "spec.quantization", "sojourn-runtime calibrate"),
+    (MODEL, {"spec.quantization": "plan.json"}, "spec.quantization", "the absolute path"),
     (MODEL, {"spec.weightBytes": "256Mi"}, "spec.weightBytes", "of type integer"),
     (MODEL, {"spec.kvBytesPerToken": 0}, "spec.kvBytesPerToken", "or equal to 1"),
     (MODEL, {"spec.kvHeads": 2}, "spec.kvHeads", "copy both from the model's config"),
@@ -373,17 +387,18 @@ def test_a_malformed_object_is_refused_by_field_and_remedy(
 FIXED: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "model": (SESSION, {}, {"spec.model": "other"}, "create a new LLMSession for another model"),
     "tier": (SESSION, {}, {"spec.tier": "gold"}, "create a new LLMSession in the other tier"),
-    "less context": (
-        SESSION,
-        {"spec.contextLength": 4096},
-        {"spec.contextLength": 2048},
-        "raise it",
-    ),
     "layers": (MODEL, {}, {"spec.layers": 31}, "create a new LLMModel"),
     "digest": (
         MODEL,
         {"spec.digest": "sha256:" + "a" * 64},
         {"spec.digest": "sha256:" + "b" * 64},
+        "create a new LLMModel",
+    ),
+    "quantization": (MODEL, {}, {"spec.quantization": "w8a8"}, "create a new LLMModel"),
+    "no quantization": (
+        MODEL,
+        {"spec.quantization": "w8a8"},
+        {"spec.quantization": DROP},
         "create a new LLMModel",
     ),
     "no digest": (
@@ -425,10 +440,20 @@ def test_a_fixed_field_cannot_be_removed_and_added_again(kept: Kinds, field: str
 
 def test_the_context_cannot_be_cut_by_removing_its_length_first(kept: Kinds) -> None:
     created = kept.create(good(SESSION, **{"spec.contextLength": 4096}), keep=True)
-    grown = kept.replace(changed(created, {"spec.contextLength": DROP}))
+    kept.served(created, context_length=4096)
+    grown = kept.replace(changed(kept.read(created), {"spec.contextLength": DROP}))
     with pytest.raises(client.ApiException) as refused:
         kept.replace(changed(grown, {"spec.contextLength": 2048}))
     assert "spec.contextLength cannot be reduced" in refusal(refused.value)
+
+
+def test_a_context_length_that_no_start_had_may_be_taken_back(kept: Kinds) -> None:
+    """One too large for the model would else keep its session from ever starting again."""
+    created = kept.create(good(SESSION, **{"spec.contextLength": 100_000}), keep=True)
+    lowered = kept.replace(changed(created, {"spec.contextLength": 4096}))
+    kept.served(lowered, context_length=4096)
+    raised = kept.replace(changed(kept.read(lowered), {"spec.contextLength": 100_000}))
+    assert kept.replace(changed(raised, {"spec.contextLength": 8192}))["spec"]["contextLength"]
 
 
 def test_the_context_may_grow_and_the_session_be_suspended(kept: Kinds) -> None:

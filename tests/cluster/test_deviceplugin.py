@@ -1,25 +1,17 @@
 """The device plugin from the checkout under a real kubelet: sixteen GPUs, pods, restarts.
 
-On the second node, outside any pod, so that nothing but the kubelet is between; the chart's plugin
-must not run there.
+On the second node; `nodeplugin` starts the plugin there.
 """
 
 import json
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-import psutil
 import pytest
-import yaml
 from fakenvml import machine as fake
-from localcluster import fakegpus, node
 from localcluster.lifecycle import Cluster
-from localcluster.paths import CHECKOUT, NODES
+from localcluster.paths import NODES
+from nodeplugin import MIB_OF_288, NodePlugin, installed, until
 from sojourn_api import names
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
@@ -28,11 +20,14 @@ NODE = NODES[1]
 GPUS, SLICES = 16, 288
 NAMESPACE = "deviceplugin-test"
 LOOK = """
-import json, os, pathlib, time
+import fcntl, json, os, pathlib, struct, time
 found = {key: value for key, value in os.environ.items() if key.startswith("SOJOURN_GPU_")}
 folder = pathlib.Path("/run/sojourn/gpu-" + min(found).split("_")[2])
-with (folder / "own" / "page").open("r+b") as file:
-    file.write(file.read(8))
+file = (folder / "own" / "page").open("r+b")
+lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0)
+fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)  # as a runtime does
+file.write(file.read(8))
+file.flush()
 refused = []
 for path in (folder / "all" / "index", folder / "own" / "other"):
     try:
@@ -44,62 +39,12 @@ time.sleep(600)
 """
 
 
-def until(condition: Callable[[], object], *, seconds: float) -> float:
-    start = time.monotonic()
-    while not condition():
-        assert time.monotonic() - start < seconds, f"not within {seconds} s"
-        time.sleep(0.1)
-    return time.monotonic() - start
-
-
-@dataclass
-class Plugin:
-    """The plugin's process on the node."""
-
-    folder: Path
-    process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        path = ":".join(str(CHECKOUT / part) for part in ("crds", "deviceplugin"))
-        command = [
-            "env",
-            f"PYTHONPATH={path}",
-            f"LD_LIBRARY_PATH={self.folder}",
-            f"FAKE_NVML_SCENARIO={self.folder / 'scenario.json'}",
-            *(sys.executable, "-m", "sojourn_deviceplugin", "run"),
-            *("--config", str(self.folder / "config.yaml")),
-        ]
-        with (self.folder / "plugin.log").open("a") as log:
-            self.process = subprocess.Popen(node.command_on(NODE.name, command), stderr=log)
-
-    def kill(self) -> None:
-        if self.process is not None:
-            for child in psutil.Process(self.process.pid).children(recursive=True):
-                child.kill()  # nsenter waits for it
-            self.process.wait()
-            self.process = None
-
-
 @pytest.fixture(scope="module")
-def plugin(cluster: Cluster) -> Iterator[Plugin]:
-    installed = cluster.kubectl("get", "daemonsets", "-A", "-o", "name")
-    if "sojourn-deviceplugin" in installed:
-        pytest.skip(
-            "the chart's device plugin runs in this cluster: they would get in each other's way"
-        )
-    folder = NODE.folder / "deviceplugin-test"
-    folder.mkdir(exist_ok=True)
-    (folder / fake.LIBRARY).write_bytes(fakegpus.build().read_bytes())
-    gpus = [fake.gpu(n, name="NVIDIA B300", mib=289 * 1024) for n in range(GPUS)]
-    fake.Machine(folder / "scenario.json", gpus=gpus).write()
-    settings = {
-        "stateDir": str(folder / "state"),
-        "deviceNodes": "none",
-        "publish": False,
-        "metricsPort": 0,
-    }
-    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
-    plugin = Plugin(folder)
+def plugin(cluster: Cluster) -> Iterator[NodePlugin]:
+    if installed(cluster):
+        pytest.skip("the chart's device plugin runs in this cluster")
+    plugin = NodePlugin(cluster, NODE)
+    plugin.machine.gpus = [fake.gpu(n, name="NVIDIA B300", mib=MIB_OF_288) for n in range(GPUS)]
     plugin.start()
     cluster.kubectl("create", "namespace", NAMESPACE)
     accounts = ("get", "serviceaccounts", f"-n={NAMESPACE}")
@@ -107,12 +52,6 @@ def plugin(cluster: Cluster) -> Iterator[Plugin]:
     yield plugin
     cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=true")
     plugin.kill()
-
-
-def capacity(cluster: Cluster, part: str = "allocatable") -> dict[str, int]:
-    raw = json.loads(cluster.kubectl("get", "node", NODE.name, "-o", "json"))
-    found = raw["status"][part].items()
-    return {key: int(value) for key, value in found if key.startswith(names.RESOURCE_PREFIX)}
 
 
 def full() -> dict[str, int]:
@@ -163,15 +102,15 @@ def said(cluster: Cluster, name: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.usefixtures("plugin")
-def test_sixteen_gpus_of_288_slices_stand_in_the_nodes_status(cluster: Cluster) -> None:
-    until(lambda: capacity(cluster) == full(), seconds=20)
-    assert capacity(cluster, "capacity") == full()
+def test_sixteen_gpus_of_288_slices_stand_in_the_nodes_status(plugin: NodePlugin) -> None:
+    until(lambda: plugin.slices() == full(), seconds=20)
+    assert plugin.slices("capacity") == full()
 
 
-@pytest.mark.usefixtures("plugin")
-def test_a_restricted_pod_gets_its_gpus_and_can_write_its_own_page_only(cluster: Cluster) -> None:
-    until(lambda: capacity(cluster) == full(), seconds=20)
+def test_a_restricted_pod_gets_its_gpus_and_can_write_its_own_page_only(
+    cluster: Cluster, plugin: NodePlugin
+) -> None:
+    until(lambda: plugin.slices() == full(), seconds=20)
     wants = {names.gpu_resource(3): 200, names.gpu_resource(5): 12}
     cluster.kubectl("create", "-f", "-", stdin=pod("two-gpus", wants))
     found = said(cluster, "two-gpus")
@@ -183,29 +122,44 @@ def test_a_restricted_pod_gets_its_gpus_and_can_write_its_own_page_only(cluster:
     until(lambda: phase(cluster, "too-much") == "Failed", seconds=30)
 
 
-def test_plugin_and_kubelet_restart_while_pods_run_on(cluster: Cluster, plugin: Plugin) -> None:
-    until(lambda: capacity(cluster) == full(), seconds=20)
+def test_plugin_and_kubelet_restart_while_pods_run_on(cluster: Cluster, plugin: NodePlugin) -> None:
+    until(lambda: plugin.slices() == full(), seconds=20)
     wants = {names.gpu_resource(7): 280}
     cluster.kubectl("create", "-f", "-", stdin=pod("runs-on", wants))
-    said(cluster, "runs-on")
+    slot = said(cluster, "runs-on")["env"][names.env_gpu_slot(7)]
     plugin.kill()
-    until(lambda: not any(capacity(cluster).values()), seconds=30)
+    until(lambda: not any(plugin.slices().values()), seconds=30)
     plugin.start()
-    until(lambda: capacity(cluster) == full(), seconds=30)
-    before = cluster.on_node(NODE.name, "pidof", "kubelet").strip()
-    cluster.on_node(NODE.name, "kill", before)
-    until(lambda: kubelet(cluster) not in {"", before}, seconds=30)
-    until(lambda: capacity(cluster) == full(), seconds=60)
-    assert phase(cluster, "runs-on") == "Running"
+    until(lambda: plugin.slices() == full(), seconds=30)
+    for _ in range(3):
+        plugin.restart_kubelet()
+        until(lambda: plugin.kubelet() and plugin.slices() == full(), seconds=60)
+        assert phase(cluster, "runs-on") == "Running"
     cluster.kubectl("create", "-f", "-", stdin=pod("second", {names.gpu_resource(7): 8}))
     said(cluster, "second")
     cluster.kubectl("create", "-f", "-", stdin=pod("third", {names.gpu_resource(7): 8}))
     until(lambda: phase(cluster, "third") == "Failed", seconds=30)
     assert phase(cluster, "runs-on") == "Running"
+    assert slot in plugin.grants(fake.uuid(7))
 
 
-def kubelet(cluster: Cluster) -> str:
-    try:
-        return cluster.on_node(NODE.name, "pidof", "kubelet").strip()
-    except subprocess.CalledProcessError:
-        return ""
+def test_a_lost_checkpoint_gives_no_slice_twice(cluster: Cluster, plugin: NodePlugin) -> None:
+    """The kubelet then knows of no device that a running pod has, and would give it again."""
+    until(lambda: plugin.slices() == full(), seconds=20)
+    resource = names.gpu_resource(9)
+    cluster.kubectl("create", "-f", "-", stdin=pod("keeps-on", {resource: 200}))
+    slot = said(cluster, "keeps-on")["env"][names.env_gpu_slot(9)]
+    devices = plugin.held(fake.uuid(9))[slot]
+    plugin.restart_kubelet(lose_checkpoint=True)
+    until(lambda: plugin.kubelet() and plugin.slices() == full(), seconds=60)
+    cluster.kubectl("create", "-f", "-", stdin=pod("too-large", {resource: 100}))
+    until(lambda: phase(cluster, "too-large") == "Failed", seconds=30)
+    cluster.kubectl("create", "-f", "-", stdin=pod("fits", {resource: 80}))
+    other = said(cluster, "fits")["env"][names.env_gpu_slot(9)]
+    assert phase(cluster, "keeps-on") == "Running"
+    held = plugin.held(fake.uuid(9))
+    assert held[slot] == devices
+    assert not held[other] & devices
+    assert slot in plugin.grants(fake.uuid(9))
+    cluster.kubectl("delete", "pod", "keeps-on", f"-n={NAMESPACE}", "--wait=true")
+    until(lambda: slot not in plugin.grants(fake.uuid(9)), seconds=30)

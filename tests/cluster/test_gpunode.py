@@ -4,18 +4,20 @@ import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from localcluster.loopback import Api
 from sojourn_api import names
-from sojourn_deviceplugin import facts, health, registry
+from sojourn_api.access import Access
+from sojourn_deviceplugin import facts, health, heartbeat, registry
 from sojourn_deviceplugin.config import Config
-from sojourn_deviceplugin.kube import Access, ApiError, Kube
+from sojourn_deviceplugin.kube import ApiError, Kube
 from sojourn_deviceplugin.ledger import Grant
-from sojourn_deviceplugin.metrics import Metrics, Snapshot
+from sojourn_deviceplugin.metrics import Metrics
 from sojourn_deviceplugin.node import Publisher
-from sojourn_deviceplugin.offers import Offer
+from sojourn_deviceplugin.offers import Offer, Snapshot
 
 pytestmark = pytest.mark.cluster
 
@@ -25,8 +27,11 @@ RIGHTS = [
     {"apiGroups": [names.GROUP], "resources": ["gpunodes"], "verbs": ["create", "patch"]},
     {"apiGroups": [names.GROUP], "resources": ["gpunodes/status"], "verbs": ["patch"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "patch"]},
 ]
+NODES = [f"node-{number}" for number in range(1, 7)]
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +55,7 @@ def access(control_plane: Api, tmp_path_factory: pytest.TempPathFactory) -> Iter
             "subjects": [who],
         },
     ]
+    objects += [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": one}} for one in NODES]
     manifest = yaml.safe_dump_all(objects)
     control_plane.kubectl("apply", "-f", "-", stdin=manifest)
     folder = tmp_path_factory.mktemp("account")
@@ -154,6 +160,34 @@ def test_pods_of_the_node_are_read_by_their_metadata(kube: Kube, control_plane: 
     publisher.round()
     assert set(publisher.pods) == {("default", "s-node-4")}
     assert publisher.pods["default", "s-node-4"].priority == 2500
+
+
+def test_a_sign_of_life_is_renewed_and_belongs_to_the_node(kube: Kube, control_plane: Api) -> None:
+    now = 0.0
+    publisher = Publisher(
+        kube, "node-6", snapshot, Metrics(), namespace="default", clock=lambda: now
+    )
+
+    def lease() -> dict[str, Any]:
+        name = names.heartbeat_name("node-6")
+        found: dict[str, Any] = json.loads(
+            control_plane.kubectl("get", "lease", name, "-n", "default", "-o", "json")
+        )
+        return found
+
+    publisher.round()
+    first = lease()
+    publisher.round()
+    assert lease() == first, "not before it is time"
+    now = heartbeat.RENEW_SECONDS
+    publisher.round()
+    assert lease()["spec"]["renewTime"] > first["spec"]["renewTime"]
+    uid = control_plane.kubectl("get", "node", "node-6", "-o", "jsonpath={.metadata.uid}")
+    assert [one["uid"] for one in first["metadata"]["ownerReferences"]] == [uid]
+    kept = control_plane.kubectl(
+        "get", "gpunode", "node-6", "-o", "jsonpath={.metadata.ownerReferences[*].uid}"
+    )
+    assert kept == uid
 
 
 def test_nothing_else_is_allowed(kube: Kube) -> None:

@@ -14,8 +14,8 @@ import yaml
 from kubernetes import config as kubernetes_config
 from localcluster.loopback import Api as Server
 from sojourn_api import names
-from sojourn_operator import crds, release
 from sojourn_operator.act.api import Api, NotFoundError
+from sojourn_operator.commands import crds, release
 from sojourn_operator.config import Lease
 from sojourn_operator.kinds import LEASES, PODS, SESSIONS
 

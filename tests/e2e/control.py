@@ -16,6 +16,9 @@ from pathlib import Path
 
 from kube import NotInTimeError
 
+ENDS_WITH_ITS_PARENT = ("setpriv", "--pdeathsig", "KILL")
+"""A telling that is killed ends no block; the kernel then ends what it has started."""
+
 
 @contextmanager
 def control_runtime(weights: Path, folder: Path, *, model_name: str) -> Iterator[str]:
@@ -24,6 +27,7 @@ def control_runtime(weights: Path, folder: Path, *, model_name: str) -> Iterator
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [
+        *ENDS_WITH_ITS_PARENT,
         *(sys.executable, "-m", "sojourn_runtime", "serve"),
         *("--model", str(weights), "--model-name", model_name, "--port", str(port)),
         *("--store", (folder / "store").as_uri(), "--session", "control", "--device", "cpu"),

@@ -4,6 +4,7 @@ The OpenAI library only, as any user has it. A `Reading` is what one client saw 
 over all attachments.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,23 +46,33 @@ def client_of(base: str, api_key: str) -> openai.OpenAI:
 
 def chat(client: openai.OpenAI, model: str, question: str, *, tokens: int = 48) -> str:
     """One streamed chat turn."""
+    return "".join(chat_parts(client, model, question, tokens=tokens))
+
+
+def chat_parts(
+    client: openai.OpenAI, model: str, question: str, *, tokens: int, seed: int | None = None
+) -> Iterator[str]:
+    """The same as it comes. Greedy without a seed."""
     stream = client.chat.completions.create(
         model=model,
         messages=[{"role": "user", "content": question}],
         stream=True,
-        temperature=0,
         max_completion_tokens=tokens,
+        **_sampling(seed),
     )
-    return "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+    return (chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+
+
+def _sampling(seed: int | None) -> dict[str, Any]:
+    if seed is None:
+        return {"temperature": 0}
+    return {"temperature": 0.9, "extra_body": {"seed": seed}}
 
 
 def begin(
     client: openai.OpenAI, model: str, *, tokens: int, seed: int | None, read: int
 ) -> Reading:
     """Start a background response and read `read` tokens of it. Greedy without a seed."""
-    sampling: dict[str, Any] = (
-        {"temperature": 0} if seed is None else {"temperature": 0.9, "extra_body": {"seed": seed}}
-    )
     reading = Reading()
     with client.responses.create(
         model=model,
@@ -69,7 +80,7 @@ def begin(
         background=True,
         stream=True,
         max_output_tokens=tokens,
-        **sampling,
+        **_sampling(seed),
     ) as stream:
         for event in stream:
             reading.take(event)
@@ -89,6 +100,17 @@ def go_on(client: openai.OpenAI, reading: Reading, *, read: int | None = None) -
                 return
     if reading.status == "in_progress":
         raise NotInTimeError(f"the stream of {reading.id} ended without its last event")
+
+
+def listen(
+    client: openai.OpenAI, model: str, reading: Reading, *, tokens: int, seed: int | None
+) -> None:
+    """Read a foreground response to its end, on one connection."""
+    with client.responses.create(
+        model=model, input=PROMPT, stream=True, max_output_tokens=tokens, **_sampling(seed)
+    ) as stream:
+        for event in stream:
+            reading.take(event)
 
 
 def whole(client: openai.OpenAI, model: str, *, tokens: int, seed: int | None) -> Reading:

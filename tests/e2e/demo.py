@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from kube import CommandFailedError, NotInTimeError
-from places import local_cluster, own_cluster
+from places import local_cluster, only_telling, own_cluster
 from steps import condition_of
 from story import Facts, tell
 
@@ -23,7 +23,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave the cluster up")
     parser.add_argument("--kubeconfig", type=Path, help="use this cluster instead of a local one")
-    parser.add_argument("--values", type=Path, help="the chart's values for that cluster")
+    parser.add_argument(
+        "--values",
+        type=Path,
+        help="the chart's values for that cluster (else the local one's)",
+    )
     args = parser.parse_args()
     start = time.monotonic()
     where = (
@@ -32,7 +36,7 @@ def main() -> int:
         else local_cluster(keep=args.keep)
     )
     try:
-        with where as place:
+        with only_telling(args.kubeconfig), where as place:
             facts = tell(place)
     except (CommandFailedError, NotInTimeError) as error:
         print(f"\nThe demo failed: {error}", file=sys.stderr)

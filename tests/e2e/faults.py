@@ -10,13 +10,15 @@ from collections.abc import Callable
 from typing import Final
 
 import psutil
-from kube import Kube
-from steps import SYSTEM
+from localcluster.paths import NAME
+
+_OURS: Final = f"/{NAME}/"
+"""In the arguments of what this cluster runs outside of its pods; others may run beside it."""
 
 _PROGRAMS: Final[dict[str, Callable[[str], bool]]] = {
-    "apiserver": lambda line: "/kube-apiserver --" in line and "sojourn-cluster" in line,
-    "kubelet": lambda line: "/kubelet --" in line and "sojourn-cluster" in line,
-    "containerd": lambda line: line.startswith("containerd --config") and "sojourn-cluster" in line,
+    "apiserver": lambda line: "/kube-apiserver --" in line and _OURS in line,
+    "kubelet": lambda line: "/kubelet --" in line and _OURS in line,
+    "containerd": lambda line: line.startswith("containerd --config") and _OURS in line,
     "operator": lambda line: "sojourn-operator run" in line or "sojourn_operator run" in line,
     "deviceplugin": lambda line: (
         "sojourn-deviceplugin run" in line or "sojourn_deviceplugin run" in line
@@ -44,16 +46,6 @@ def kill_session(session: str) -> int:
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     return len(pids)
-
-
-def leader(kube: Kube) -> str:
-    """The pod that holds the operator's Lease."""
-    (lease,) = [
-        lease
-        for lease in kube.items("leases", "-n", SYSTEM)
-        if lease["metadata"]["name"].startswith("sojourn")
-    ]
-    return str(lease["spec"].get("holderIdentity", ""))
 
 
 def _found(wanted: Callable[[str], bool]) -> list[psutil.Process]:

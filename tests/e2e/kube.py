@@ -93,7 +93,8 @@ class Kube:
             command, env=self._env(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:
             try:
-                assert process.stdout is not None
+                if process.stdout is None:
+                    raise CommandFailedError(f"{' '.join(command)}: no pipe to it")
                 line = process.stdout.readline()
                 if "Forwarding from" not in line:
                     raise CommandFailedError(f"{' '.join(command)}: {line}{process.stdout.read()}")

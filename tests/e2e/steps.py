@@ -3,10 +3,10 @@
 Their order, and what is told about them, belongs to `story`; what must be true, to `test_story`.
 """
 
-import time
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,29 +18,30 @@ from kube import Kube
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
-NAMESPACE = "chats"
+NAMESPACE = "sojourn-demo"
+"""Of the story alone, which deletes all sessions there before it begins."""
 MODEL = "smollm2-135m"
 API_KEY = "demo-key"
 PORT = 8000
 SYSTEM = "sojourn-system"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Steps:
-    """Steps on one cluster. `times` holds seconds by the name of what took them."""
+    """Steps on one cluster."""
 
     kube: Kube
-    times: dict[str, float] = field(default_factory=dict)
 
     # --- what a user applies -------------------------------------------------------------------
 
-    def install(self, *, values: Path) -> None:
-        """`helm install`, waiting until operator and device plugins are up."""
-        start = time.monotonic()
+    def install(self, *, values: Path, settings: Mapping[str, Any] | None = None) -> None:
+        """`helm install`, waiting until what it installs is up; `settings` come over `values`."""
+        extra = [f"--set-json={path}={json.dumps(v)}" for path, v in (settings or {}).items()]
         told = self.kube.helm(
             *("upgrade", "--install", "sojourn", str(ROOT / "charts" / "sojourn")),
             *("--namespace", SYSTEM, "--create-namespace", "--values", str(values)),
             *("--wait", "--timeout", "180s"),
+            *extra,
         )
         if "REVISION: 1\n" not in told:
             self._take_new_images()
@@ -49,7 +50,6 @@ class Steps:
             lambda: self.kube.items("gpunodes"),
             lambda nodes: nodes and all(condition(node, "Ready") == "True" for node in nodes),
         )
-        self.times["helm install"] = time.monotonic() - start
 
     def clear(self) -> None:
         """Remove what an earlier telling has left on this cluster."""
@@ -69,7 +69,7 @@ class Steps:
         """Built again under the same tag, which no Deployment notices."""
         for what in ("deployment", "daemonset"):
             self.kube.kubectl("-n", SYSTEM, "rollout", "restart", what)
-        for what in ("deployment/sojourn-operator", "daemonset/sojourn-deviceplugin"):
+        for what in ("deployment", "daemonset"):
             self.kube.kubectl("-n", SYSTEM, "rollout", "status", what, "--timeout=120s")
 
     def session(self, name: str, tier: str, *, gpu_model: str = "") -> str:
@@ -100,10 +100,6 @@ class Steps:
     def read(self, name: str) -> dict[str, Any]:
         """The LLMSession."""
         return self.kube.get("llms", name, namespace=NAMESPACE)
-
-    def node_of(self, name: str) -> str:
-        """The node of a session's present or last place."""
-        return str(self.read(name)["status"].get("node", ""))
 
     def wait_ready(
         self, name: str, *, seconds: float = 120, after_epoch: int = 0
@@ -137,7 +133,8 @@ class Steps:
     def events_of(self, name: str) -> list[dict[str, Any]]:
         """The events about one session, oldest first."""
         found = self.kube.items(
-            "events", "-n", NAMESPACE, "--field-selector", f"involvedObject.name={name}"
+            *("events", "-n", NAMESPACE, "--field-selector"),
+            f"involvedObject.kind=LLMSession,involvedObject.name={name}",
         )
         return sorted(found, key=lambda e: str(e.get("firstTimestamp") or e.get("eventTime")))
 

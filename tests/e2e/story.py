@@ -19,7 +19,7 @@ from narrator import Narrator
 from places import Place
 from steps import MODEL, NAMESPACE, SYSTEM, Steps
 
-TOKENS = 400
+TOKENS = 600
 SEED = 7
 SILVER = ("chat-1", "chat-2")
 GOLD = "gold-1"
@@ -183,7 +183,7 @@ def _drain(tale: Narrator, steps: Steps, facts: Facts) -> None:
         facts.moved = steps.wait_ready(facts.victim, after_epoch=status["epoch"])
     tale.show("get", "llms", "-n", NAMESPACE)
     steps.kube.kubectl("uncordon", status["node"])
-    about = f"involvedObject.name={facts.victim}"
+    about = f"involvedObject.kind=LLMSession,involvedObject.name={facts.victim}"
     tale.show("get", "events", "-n", NAMESPACE, "--field-selector", about)
     facts.events = steps.events_of(facts.victim)
     for reading in facts.readings.values():

@@ -33,10 +33,12 @@ CACHE: Final = FOLDER / ".cache"
 MISSING: Final = f"file://{names.MODELS_MOUNT}/none.gguf"
 TENANT: Final = "frugal"
 MOVING: Final = "bad-moving"
-MODELS: Final[dict[str, dict[str, str]]] = {
+MODELS: Final[dict[str, dict[str, Any]]] = {
     "bad-missing": {"uri": MISSING},
     "bad-cut": {"uri": f"file://{names.CACHE_MOUNT}/cut.gguf"},
     "bad-digest": {"digest": f"sha256:{'0' * 64}"},
+    "bad-table": {"uri": f"file://{names.CACHE_MOUNT}/table.csv"},
+    "bad-numbers": {"kvBytesPerToken": 2304},
     MOVING: {},
 }
 
@@ -50,7 +52,13 @@ WRONG: Final = {
     "missing": ("ModelNotFound", "none.gguf", "correct LLMModel.spec.uri"),
     "cut": ("WeightsTruncated", "cut.gguf", "fetch the file again"),
     "digest": ("WeightsDigestMismatch", f"sha256:{'0' * 64}", "correct LLMModel.spec.digest"),
-    "long": ("ContextTooLong", "context length 16384", "ask for no more"),
+    "table": ("UnknownWeightsFormat", "table.csv", "weights are a GGUF file, or a Hugging Face"),
+    "numbers": ("ModelMismatch", "spec.kvBytesPerToken is 2304 and theirs 23040", "correct it to"),
+    "long": (
+        "ContextTooLong",
+        "spec.contextLength is 16384",
+        "lower spec.contextLength to at most 8192",
+    ),
     "nameless": ("UnknownModel", "LLMModel nobody", "create it"),
     FORBIDDEN: ("TierForbidden", f"tenant {TENANT} may not use tier gold", "it may use: silver"),
     UNWRITABLE: ("StoreUnwritable", "journal-", "check the store's mount and its owner"),
@@ -59,7 +67,7 @@ WRONG: Final = {
 }
 """By session: the reason of Ready=False, and what its message names as object and remedy."""
 PAUSED_BEFORE: Final = (KEPT, SPOILT)
-NEVER_STARTED: Final = ("nameless", FORBIDDEN)
+NEVER_STARTED: Final = ("nameless", "long", FORBIDDEN)
 
 every_case = pytest.mark.parametrize("name", WRONG)
 
@@ -119,6 +127,7 @@ def _save_three(steps: Steps, found: Told) -> None:
 def _prepare(place: Place) -> None:
     """Half a model, another model, a store that refuses, a spoilt context and a damaged one."""
     data = bytearray(place.weights.read_bytes())
+    (CACHE / "table.csv").write_text("name,price\nbread,2\n")
     (CACHE / "cut.gguf").write_bytes(data[: len(data) // 2])
     data[-1] ^= 1
     (CACHE / "other.gguf").write_bytes(data)
@@ -143,6 +152,8 @@ def _apply_wrong(steps: Steps, found: Told) -> None:
         _session(steps, "missing", model="bad-missing", **RETAIN),
         _session(steps, "cut", model="bad-cut", **RETAIN),
         _session(steps, "digest", model="bad-digest", **RETAIN),
+        _session(steps, "table", model="bad-table", **RETAIN),
+        _session(steps, "numbers", model="bad-numbers", **RETAIN),
         _session(steps, "long", contextLength=16384, **RETAIN),
         _session(steps, "nameless", model="nobody"),
         _session(steps, FORBIDDEN, tier="gold", suspend=True),
@@ -212,7 +223,7 @@ def _clear(steps: Steps, weights: set[Path]) -> None:
     steps.kube.wait("the tenant's mark is gone", lambda: _mark(steps), lambda mark: not mark)
     for name in WRONG:
         shutil.rmtree(FOLDER / name, ignore_errors=True)
-    for path in (CACHE / "cut.gguf", CACHE / "other.gguf"):
+    for path in (CACHE / "cut.gguf", CACHE / "other.gguf", CACHE / "table.csv"):
         path.unlink(missing_ok=True)
     for path in set((CACHE / "weights").iterdir()) - weights:
         path.unlink()

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -31,8 +32,13 @@ CLUSTER_WIDE = (
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The session before, after the uninstall, and after the new install; and what was left."""
+    """The session before, after the uninstall, and after the new install; and what was left.
 
+    `began` and `gone`: when the uninstall was called, and when the last of our pods had ended.
+    """
+
+    began: str
+    gone: str
     before: dict[str, Any]
     released: dict[str, Any]
     pods: list[str]
@@ -56,6 +62,7 @@ def ends(place: Place) -> Iterator[Ends]:
 
 def _round(place: Place, steps: Steps, before: dict[str, Any]) -> Ends:
     """Uninstall, look, and install again."""
+    began = _now()
     place.kube.helm("uninstall", "sojourn", "--namespace", SYSTEM, "--wait", "--timeout", "180s")
     released = steps.read(SESSION)
     pods = _names(place.kube, "pods", "-A", "-l", names.LABEL_SESSION)
@@ -66,12 +73,17 @@ def _round(place: Place, steps: Steps, before: dict[str, Any]) -> Ends:
         lambda found: not found,
         seconds=60,
     )
+    gone = _now()
     left = [one for kind in CLUSTER_WIDE for one in _names(place.kube, kind, "-l", OURS)]
     crds = _names(place.kube, "crds", "-l", OURS)
     steps.install(values=place.values)
     steps.suspend(SESSION, wanted=False)
     back = steps.wait_ready(SESSION, after_epoch=before["status"]["epoch"])
-    return Ends(before, released, pods, left, crds, back)
+    return Ends(began, gone, before, released, pods, left, crds, back)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
 
 
 def _names(kube: Kube, *what: str) -> list[str]:
@@ -116,20 +128,39 @@ def test_an_upgrade_succeeds_while_the_session_serves(ends: Ends, place: Place) 
     assert not _names(place.kube, "jobs", "-n", SYSTEM)
 
 
-@pytest.mark.usefixtures("ends")
-def test_the_rights_of_the_chart_were_enough() -> None:
-    """Whatever our service accounts asked for in all of this, nothing was forbidden."""
+def test_the_rights_of_the_chart_were_enough(ends: Ends) -> None:
+    """Whatever our service accounts asked for in all of this, nothing was forbidden.
+
+    But Helm takes the rights away before the pods that use them have ended, though not before the
+    Job of the uninstall has.
+    """
+    requests = [json.loads(line) for line in AUDIT_LOG.read_text().splitlines()]
+    taken = _rights_taken_at(requests, ends)
     forbidden: Counter[str] = Counter()
     asked = 0
-    for line in AUDIT_LOG.read_text().splitlines():
-        request = json.loads(line)
+    for request in requests:
         if not request["user"]["username"].startswith(f"system:serviceaccount:{SYSTEM}:sojourn-"):
             continue
         asked += 1
+        if taken <= request["requestReceivedTimestamp"] < ends.gone:
+            continue
         if request.get("responseStatus", {}).get("code") == 403:
             forbidden[f"{request['verb']} {request['requestURI']}"] += 1
     assert asked > 100
     assert not forbidden
+
+
+def _rights_taken_at(requests: list[dict[str, Any]], ends: Ends) -> str:
+    """When the first binding of this uninstall was deleted."""
+    times: list[str] = [
+        request["requestReceivedTimestamp"]
+        for request in requests
+        if request["verb"] == "delete"
+        and request.get("objectRef", {}).get("resource") in ("rolebindings", "clusterrolebindings")
+        and request["objectRef"].get("name", "").startswith("sojourn-")
+        and ends.began < request["requestReceivedTimestamp"] < ends.gone
+    ]
+    return min(times)
 
 
 def test_a_pod_of_a_user_cannot_take_gpu_slices(place: Place, ends: Ends) -> None:

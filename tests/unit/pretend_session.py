@@ -13,6 +13,7 @@ from sojourn_api.objects import (
     GpuPlace,
     LatencyMetric,
     ObjectMeta,
+    Offender,
     Session,
     SessionPlacement,
     SessionSpec,
@@ -20,10 +21,10 @@ from sojourn_api.objects import (
     SnapshotRef,
     Tier,
 )
-from sojourn_operator import life, orders
 from sojourn_operator.act.status import of
-from sojourn_operator.pod import Pod, Terminated
-from sojourn_operator.scene import Scene, Step
+from sojourn_operator.seen.pod import Pod, Terminated
+from sojourn_operator.session import life, orders
+from sojourn_operator.session.scene import Runtime, Scene, Step
 
 CREATED = "2026-01-01T00:00:00Z"
 TIER = Tier(
@@ -89,7 +90,10 @@ class KilledError(Exception):
 class Pretend:
     """One session's objects, and the operator's and the kubelet's hands on them."""
 
-    def __init__(self, found: Session | None = None, *, cuts: list[int] | None = None) -> None:
+    def __init__(
+        self, found: Session | None = None, *, cuts: list[int] | None = None, purges: bool = True
+    ) -> None:
+        self.purges = purges
         self.session = found or session()
         self.pods: dict[str, Pod] = {}
         self.snapshots: dict[str, SnapshotRef] = {}
@@ -102,6 +106,9 @@ class Pretend:
         self.gone = False
         self.now = 1000.0
         self.lost: frozenset[str] = frozenset()
+        self.offence: Offender | None = None
+        self.runtime: Runtime | None = None
+        """What polls say of the present start."""
         self._cuts = cuts or []
         self._done = 0
 
@@ -121,7 +128,10 @@ class Pretend:
                 pods=tuple(self.pods.values()),
                 tier=TIER,
                 lost_nodes=self.lost,
-                purges=True,
+                offence=self.offence,
+                node_state="ready",
+                runtime=self.runtime,
+                purges=self.purges,
                 purge=self.purge,
             )
         )

@@ -17,17 +17,25 @@ PAGE = (ROOT / "docs" / "dependencies.md").read_text()
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
     "optional-dependencies"
 ]
+PAGES = sorted(
+    path
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("[!.]*/**/*.md"))
+    if "build" not in path.relative_to(ROOT).parts
+)
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 PLUGINS = "pytest and its plugins "
-INSTALLED_APART = {"torch"}
-OTHERS = {"operator", "deviceplugin", "runtime", "dev"}
+INSTALLED_APART = {"torch", "triton"}  # the second comes with the first
+OTHERS = {"operator", "deviceplugin", "runtime", "gateway", "dev"}
 """Extras of which a component has its own at most."""
+HOMES = {"gateway": "runtime"}
+"""Components that lie in another one's folder."""
 GENERATOR = "generate.py"
 """Of the gRPC code: a developer's tool that lies beside what it makes."""
 
 
 def normal(name: str) -> str:
-    """A distribution's name as PEP 503 compares them."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    """A distribution's name as PEP 503 compares them, without the versions that are asked for."""
+    return re.sub(r"[-_.]+", "-", re.split("[<>=!~]", name)[0]).lower()
 
 
 def rows() -> list[tuple[tuple[str, ...], str]]:
@@ -77,7 +85,8 @@ def test_every_direct_dependency_is_pinned() -> None:
 
 def imported(component: str) -> Iterator[str]:
     """Top-level names of what a component's product code imports, but for ours and Python's."""
-    files = (ROOT / component / f"sojourn_{component}").rglob("*.py")
+    home = HOMES.get(component, component)
+    files = (ROOT / home / f"sojourn_{component}").rglob("*.py")
     for path in (path for path in files if path.name != GENERATOR):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -87,7 +96,7 @@ def imported(component: str) -> Iterator[str]:
             yield from (root for root in roots if not root.startswith("sojourn_"))
 
 
-@pytest.mark.parametrize("component", ["operator", "deviceplugin", "runtime"])
+@pytest.mark.parametrize("component", ["operator", "deviceplugin", "runtime", "gateway"])
 def test_an_extra_has_what_its_component_imports_and_nothing_else(component: str) -> None:
     """Beside it there may be extras of parts that not everybody needs."""
     homes = {**packages_distributions(), "google": ["protobuf"]}  # a folder that many share
@@ -109,6 +118,32 @@ def test_every_debian_package_that_the_makefile_installs_is_named() -> None:
     wanted = re.findall(r"^DEBIAN := (.+)$", makefile, re.MULTILINE)[0].split()
     named = re.findall(r"[\w+-]+", PAGE.partition("Debian packages")[2])
     assert not set(wanted) - set(named)
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link may name after `#`, as code hosts make it of a heading."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {
+        re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text()))
+    for link in (link for link in links if "://" not in link):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_that_a_page_names_is_there(page: Path) -> None:
+    folders = "|".join(sorted(path.name for path in ROOT.iterdir() if path.is_dir()))
+    named = re.findall(rf"(?<![\w/.-])(?:{folders})/[\w./-]*[\w/]", page.read_text())
+    made = ("build/", "docs/deviceplugin")
+    assert not [name for name in named if not name.startswith(made) and not (ROOT / name).exists()]
 
 
 def test_the_readme_shows_the_columns_that_kubectl_prints() -> None:

@@ -27,6 +27,10 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 system:serviceaccount:{{ .Release.Namespace }}:sojourn-operator
 {{- end }}
 
+{{- define "sojourn.gatewayUser" -}}
+system:serviceaccount:{{ .Release.Namespace }}:sojourn-gateway
+{{- end }}
+
 {{/* Passes the level `restricted`. */}}
 {{- define "sojourn.restrictedPod" -}}
 runAsNonRoot: true
@@ -67,9 +71,24 @@ imagePullSecrets:
       port: 53
 {{- end }}
 
+{{- define "sojourn.sessionsEgress" -}}
+# The sessions' pods, in any namespace.
+- ports:
+    - protocol: TCP
+      port: 8000
+  to:
+    - namespaceSelector: {}
+      podSelector:
+        matchExpressions:
+          - key: sojourn.dev/session
+            operator: Exists
+{{- end }}
+
 {{- define "sojourn.noGpus" -}}
-(!has(c.resources) || ((!has(c.resources.limits) || c.resources.limits.all(r, !r.startsWith('sojourn.dev/gpu-')))
-&& (!has(c.resources.requests) || c.resources.requests.all(r, !r.startsWith('sojourn.dev/gpu-')))))
+(!has(c.resources) || ((!has(c.resources.limits) || c.resources.limits.all(r,
+!r.startsWith('sojourn.dev/gpu-') && !r.startsWith('sojourn.dev/mig-')))
+&& (!has(c.resources.requests) || c.resources.requests.all(r,
+!r.startsWith('sojourn.dev/gpu-') && !r.startsWith('sojourn.dev/mig-')))))
 {{- end }}
 
 {{- define "sojourn.crdsHook" -}}

@@ -1,13 +1,15 @@
 """HTTP to the API server: raw objects in and out, over the `kubernetes` client's connection.
 
 No typed models of the client (they would cost an idle operator some 20 MiB), no hidden retries (the
-loop comes round again), no decisions. What went wrong is one of three exceptions that name the
+loop comes round again), no decisions. What went wrong is one of a few exceptions that name the
 object.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
+from urllib.parse import urlencode
 
 import urllib3
 from kubernetes import config as kubernetes_config
@@ -27,15 +29,28 @@ LIST_SECONDS: Final = 30.0
 """A page of large objects from a busy API server; a read needs no fence."""
 PAGE: Final = 500
 """Objects per page of a list, as client-go asks for."""
+OVERLOADED: Final = (0, 429, 502, 503, 504)
+"""No answer at all, or one that speaks of the API server rather than of the request."""
+REFUSED: Final = (400, 403, 422)
+"""Answers to a create that stay the same however often one asks."""
+CONNECTIONS: Final = 32
+"""Kept open: more than threads write at once, or each write would begin with a handshake."""
 
 
 class ApiError(Exception):
     """The API server refused a request, or did not answer; the loop tries again."""
 
-    def __init__(self, what: str, *, status: int, message: str) -> None:
+    def __init__(self, what: str, *, status: int, message: str, retry_after: float = 0.0) -> None:
         super().__init__(f"{what}: {message}")
         self.status = status
         self.message = message
+        self.retry_after = retry_after
+        """Seconds, as the API server wants it."""
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether nobody should ask for a while, whatever for."""
+        return self.status in OVERLOADED
 
 
 class NotFoundError(ApiError):
@@ -43,11 +58,18 @@ class NotFoundError(ApiError):
 
 
 class ConflictError(ApiError):
-    """The object exists already, or is another one than it was (its uid differs)."""
+    """Somebody else was quicker, or the object is another one than it was (its uid differs).
+
+    Try again once it was seen anew: even a create may meet it, in a namespace with a quota.
+    """
+
+
+class ExistsError(ConflictError):
+    """What should be created is there already."""
 
 
 class ConnectError(ConfigError):
-    """There is neither a service account nor a kubeconfig that can be used."""
+    """There is neither a service account nor a kubeconfig that can be used, or nobody answers."""
 
 
 class Fence(Protocol):
@@ -64,13 +86,33 @@ def connect() -> ApiClient:
     except kubernetes_config.ConfigException:
         try:
             kubernetes_config.load_kube_config(client_configuration=configuration)
-        except kubernetes_config.ConfigException as error:
-            hint = "run it in a pod with a service account, or set KUBECONFIG"
-            raise ConnectError(f"no cluster to connect to ({error}); {hint}") from error
+        except Exception as error:
+            # The client lets pass whatever a broken file brings out: OSError, YAMLError, KeyError.
+            path = os.environ.get("KUBECONFIG") or "~/.kube/config"
+            why = " ".join(str(error).split())
+            hint = "run it in a pod with a service account, or set KUBECONFIG to a file that works"
+            raise ConnectError(
+                f"no cluster to connect to: kubeconfig {path}: {why}; {hint}"
+            ) from error
     configuration.retries = False
+    configuration.connection_pool_maxsize = CONNECTIONS
     client = ApiClient(configuration)
     client.user_agent = MANAGER_OPERATOR
     return client
+
+
+def reached() -> "Api":
+    """For a command that ends: the API server, if it answers."""
+    client = connect()
+    found = Api(client)
+    try:
+        found.version()
+    except ApiError as error:
+        if error.status not in (0, 401):
+            return found  # whoever asked for something will say what was refused
+        url, hint = client.configuration.host, "check KUBECONFIG, and that the cluster is up"
+        raise ConnectError(f"the API server {url}: {error.message}; {hint}") from error
+    return found
 
 
 class Api:
@@ -79,21 +121,55 @@ class Api:
     def __init__(self, client: ApiClient, *, fence: Fence | None = None) -> None:
         self._client = client
         self._fence = fence
+        host = client.configuration.host
+        # Past the client's own way, which costs the operator more than the request itself.
+        self._pool = client.rest_client.pool_manager.connection_from_url(host)
+        self._prefix = urllib3.util.parse_url(host).path or ""
+
+    def version(self) -> Raw:
+        """What the API server says of itself, to whoever asks."""
+        return self._call("GET", None, "/version")
 
     def get(self, kind: Kind, *, name: str, namespace: str = "") -> Raw:
         return self._call("GET", kind, kind.path(namespace, name))
 
-    def list(self, kind: Kind, *, label_selector: str = "") -> tuple[list[Raw], int]:
+    def list(
+        self, kind: Kind, *, label_selector: str = "", namespace: str = ""
+    ) -> tuple[list[Raw], int]:
         """All objects of a kind, and the resource version of the list."""
-        items: list[Raw] = []
-        token = ""
-        while True:
-            query = {"limit": str(PAGE), "continue": token, "labelSelector": label_selector}
-            page = self._call("GET", kind, kind.path(), query=query, seconds=LIST_SECONDS)
-            items += page.get("items") or []
-            token = page["metadata"].get("continue", "")
-            if not token:
-                return items, int(page["metadata"]["resourceVersion"])
+        items, version = self.scan(kind, label_selector=label_selector, namespace=namespace)
+        return list(items), version
+
+    def scan(
+        self,
+        kind: Kind,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        namespace: str = "",
+    ) -> tuple[Iterator[Raw], int]:
+        """The same, with one page in memory at a time: thousands of raw objects are large."""
+        selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        path = kind.path(namespace)
+        first = self._page(kind, path, selectors, "")
+
+        def items() -> Iterator[Raw]:
+            page = first
+            while True:
+                token = page["metadata"].get("continue", "")
+                held = page.get("items") or []
+                held.reverse()
+                while held:
+                    yield held.pop()
+                if not token:
+                    return
+                page = self._page(kind, path, selectors, token)
+
+        return items(), int(first["metadata"]["resourceVersion"])
+
+    def _page(self, kind: Kind, path: str, selectors: Mapping[str, str], token: str) -> Raw:
+        query = {"limit": str(PAGE), "continue": token, **selectors}
+        return self._call("GET", kind, path, query=query, seconds=LIST_SECONDS)
 
     def create(self, kind: Kind, body: Raw) -> Raw:
         return self._write("POST", kind, kind.path(body["metadata"].get("namespace", "")), body)
@@ -107,7 +183,8 @@ class Api:
         """Server-side apply. Without `metadata.uid` it would create anew what was deleted."""
         meta = body["metadata"]
         path = kind.path(meta.get("namespace", ""), meta["name"], subresource)
-        query = {"fieldManager": MANAGER_OPERATOR, "force": "true"}
+        # Without a word on unknown fields, for which the API server would read the body twice.
+        query = {"fieldManager": MANAGER_OPERATOR, "force": "true", "fieldValidation": "Ignore"}
         content_type = "application/apply-patch+yaml"
         full = {"apiVersion": kind.api_version, "kind": kind.name, **body}
         return self._write("PATCH", kind, path, full, query=query, content_type=content_type)
@@ -158,7 +235,7 @@ class Api:
     def _call(
         self,
         method: str,
-        kind: Kind,
+        kind: Kind | None,
         path: str,
         *,
         query: Mapping[str, str] | None = None,
@@ -166,31 +243,41 @@ class Api:
         content_type: str = "application/json",
         seconds: float = TIMEOUT_SECONDS,
     ) -> Raw:
-        what = f"{method} {kind.name} {path}"
-        headers = {"Accept": "application/json", "Content-Type": content_type}
-        request = self._client.param_serialize(
-            method,
-            path,
-            query_params=[(key, value) for key, value in (query or {}).items() if value],
-            header_params=headers,
-            body=body,
-            auth_settings=["BearerToken"],
-        )
+        what = f"{method} {kind.name} {path}" if kind else f"{method} {path}"
+        headers = {
+            **self._client.default_headers,
+            "Accept": "application/json",
+            "Content-Type": content_type,
+        }
+        self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, None)
+        given = urlencode({key: value for key, value in (query or {}).items() if value})
         try:
-            answer = self._client.call_api(*request, _request_timeout=seconds)
-            data = answer.read()
+            answer = self._pool.urlopen(
+                method,
+                f"{self._prefix}{path}?{given}" if given else f"{self._prefix}{path}",
+                body=None if body is None else json.dumps(body, separators=(",", ":")),
+                headers=headers,
+                timeout=urllib3.Timeout(total=seconds),
+                retries=False,
+            )
+            data = answer.data
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ApiError(what, status=0, message=f"no answer: {error}") from error
         if 200 <= answer.status <= 299:
             parsed: Raw = json.loads(data)
             return parsed
-        raise _refusal(what, answer.status, data)
+        wait = str(answer.headers.get("Retry-After", ""))
+        raise _refusal(what, answer.status, data, retry_after=float(wait) if wait.isdigit() else 0)
 
 
-def _refusal(what: str, status: int, data: bytes) -> ApiError:
+def _refusal(what: str, status: int, data: bytes, *, retry_after: float) -> ApiError:
     try:
-        message = str(json.loads(data).get("message", ""))
+        answer = json.loads(data)
+        message, reason = str(answer.get("message", "")), answer.get("reason", "")
     except ValueError:
-        message = data[:200].decode(errors="replace")
+        message, reason = data[:200].decode(errors="replace"), ""
     kind = {404: NotFoundError, 409: ConflictError}.get(status, ApiError)
-    return kind(what, status=status, message=message or f"HTTP status {status}")
+    if (status, reason) == (409, "AlreadyExists"):
+        kind = ExistsError
+    message = message or f"HTTP status {status}"
+    return kind(what, status=status, message=message, retry_after=retry_after)

@@ -7,27 +7,26 @@ those are facts.
 
 import contextlib
 import logging
-from typing import Any, Final
+from typing import Any
 
 from sojourn_api.names import FINALIZER_POD, FINALIZER_SESSION, READY, pod_name
 from sojourn_api.objects import Session, SessionStatus, Snapshot, SnapshotPolicy, SnapshotRef
 from sojourn_api.render import conditions_to_raw, status_to_raw
 
-from sojourn_operator import ending, life, metrics, reasons
-from sojourn_operator.act import pods, purges, services, snapshots
+from sojourn_operator import metrics, reasons
+from sojourn_operator.act import pods, purges, snapshots
 from sojourn_operator.act import status as conditions
-from sojourn_operator.act.api import Api, ApiError, ConflictError, NotFoundError, Raw
+from sojourn_operator.act.addresses import Addresses
+from sojourn_operator.act.api import REFUSED, Api, ApiError, ExistsError, NotFoundError, Raw
 from sojourn_operator.act.events import Teller
 from sojourn_operator.act.status import TRUE, Verdict
-from sojourn_operator.cache import Cache
 from sojourn_operator.config import Config
-from sojourn_operator.kinds import PODS, SERVICES, SESSIONS, SNAPSHOTS
+from sojourn_operator.kinds import PODS, SESSIONS, SNAPSHOTS
 from sojourn_operator.plan import actions
-from sojourn_operator.pod import Pod
-from sojourn_operator.scene import Scene, Step
-
-REFUSED: Final = (400, 403, 422)
-"""Answers to a create that stay the same however often one asks."""
+from sojourn_operator.seen.cache import Cache
+from sojourn_operator.seen.pod import Pod
+from sojourn_operator.session import ending, life
+from sojourn_operator.session.scene import Scene, Step
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +39,7 @@ class Hands:
         self._cache = cache
         self._teller = teller
         self._config = config
+        self._addresses = Addresses(api)
 
     def carry_out(self, scene: Scene, step: Step, *, tenant: str = "") -> None:
         """One step; whatever of it is done already changes nothing."""
@@ -58,7 +58,7 @@ class Hands:
         if step.purge:
             self._purge(scene)
         if step.finish:
-            self._finish(session)
+            self._finish(session, now=scene.now)
 
     def write_status(self, session: Session, status: SessionStatus) -> bool:
         """By server-side apply, if it differs from what is there; True if it did."""
@@ -78,9 +78,21 @@ class Hands:
         body = {"metadata": {**_identity(session), "finalizers": [FINALIZER_SESSION]}}
         self._cache.sessions.offer(self._api.apply(SESSIONS, body))
 
+    def create_early(self, session: Session) -> None:
+        """The Service ahead of a first start; see `addresses`."""
+        self._addresses.create_early(session)
+
     def retained_epoch(self, session: Session) -> int:
         """The last epoch that a snapshot of this session's name knows of; 0 without one."""
         return max((one.ref.epoch for one in self._snapshots_of(session)), default=0)
+
+    def _manifest(self, session: Session) -> str:
+        """The last manifest known: of the session, or of one of its name whose context was kept."""
+        known = session.status.snapshot
+        if known is None:
+            kept = (one.ref for one in self._snapshots_of(session))
+            known = max(kept, key=lambda ref: ref.epoch, default=None)
+        return known.manifest if known else ""
 
     def release_orphan(self, pod: Pod) -> None:
         """A pod whose session is gone: nobody is left to tell how it ended."""
@@ -94,17 +106,26 @@ class Hands:
         if model is None or tier is None or placement is None:
             reason = reasons.UNKNOWN_MODEL if model is None else actions.UNKNOWN_TIER
             what = f"LLMModel {session.spec.model} or QoSTier {session.spec.tier}"
-            self._refused(scene, reason, f"{what} vanished before the start; create it again")
+            self._refused(scene, reason, f"{what} vanished before the start")
             return
-        if not self._serve(scene):
+        if not self._has_address(scene):
             return
         owner = self._cache.tenants.get(tenant)
         key = owner.api_key if owner else None
-        start = pods.Start(session, model, tier, placement, session.status.epoch, tenant, key)
+        start = pods.Start(
+            session,
+            model,
+            tier,
+            placement,
+            session.status.epoch,
+            tenant,
+            key,
+            self._manifest(session),
+        )
         raw: Raw | None
         try:
             raw = self._api.create(PODS, pods.build(start, config=self._config))
-        except ConflictError:
+        except ExistsError:
             raw = self._existing(scene)
         except ApiError as error:
             if error.status not in REFUSED:
@@ -114,6 +135,21 @@ class Hands:
         if raw is not None:
             metrics.ACTIONS.labels("start").inc()
             self._cache.pods.offer(raw)
+
+    def _has_address(self, scene: Scene) -> bool:
+        """Whether the session has its Service; if not, its start has failed."""
+        try:
+            if self._addresses.ensure(scene.session):
+                return True
+        except ApiError as error:
+            if error.status not in REFUSED:
+                raise
+            self._refused(scene, reasons.POD_REFUSED, error.message)
+            return False
+        name = scene.session.meta.name
+        text = f"a Service {name} exists that is not this session's; rename one of them"
+        self._refused(scene, reasons.SERVICE_TAKEN, text)
+        return False
 
     def _existing(self, scene: Scene) -> Raw | None:
         """The pod of this name: ours from before a crash, or a stranger's."""
@@ -128,22 +164,6 @@ class Hands:
         )
         return None
 
-    def _serve(self, scene: Scene) -> bool:
-        """The session's Service, once for all its starts."""
-        meta = scene.session.meta
-        key = f"{meta.namespace}/{meta.name}"
-        known = self._cache.services.get(key)
-        if known is not None and known.owner_uid == meta.uid:
-            return True
-        try:
-            raw = self._api.create(SERVICES, services.build(scene.session))
-        except ConflictError:
-            text = f"a Service {meta.name} exists that is not this session's; rename one of them"
-            self._refused(scene, reasons.SERVICE_TAKEN, text)
-            return False
-        self._cache.services.offer(raw)
-        return True
-
     def _refused(self, scene: Scene, reason: str, message: str) -> None:
         step = ending.refused(scene, reason, message)
         for note in step.notes:
@@ -153,7 +173,7 @@ class Hands:
     def _delete(self, pod: Pod) -> None:
         try:
             raw = self._api.delete(PODS, name=pod.name, uid=pod.uid, namespace=pod.namespace)
-        except (NotFoundError, ConflictError):
+        except NotFoundError:
             self._cache.pods.forget(f"{pod.namespace}/{pod.name}", uid=pod.uid)
             return
         metrics.ACTIONS.labels("delete_pod").inc()
@@ -188,7 +208,7 @@ class Hands:
         """The snapshot's own object; the ones that it supersedes go."""
         built = snapshots.build(session, ref)
         # There already when an earlier try was cut off here: then its status may be missing.
-        with contextlib.suppress(ConflictError):
+        with contextlib.suppress(ExistsError):
             self._cache.snapshots.offer(self._api.create(SNAPSHOTS, built))
         verdict = Verdict(READY, TRUE, reasons.SAVED, f"saved at {ref.uri}")
         ready = conditions.ready_condition((), verdict, generation=1, now=now)
@@ -205,7 +225,7 @@ class Hands:
         session = scene.session
         try:
             raw = self._api.create(PODS, purges.build(session, config=self._config))
-        except ConflictError:
+        except ExistsError:
             meta = session.meta
             name = f"{meta.name}-{purges.SUFFIX}"
             raw = self._api.get(PODS, name=name, namespace=meta.namespace)
@@ -214,13 +234,17 @@ class Hands:
                 raise
             # So it is in a namespace that is being deleted.
             self._teller.tell(life.not_purged(scene, error.message), now=scene.now)
-            self._finish(session)
+            self._finish(session, now=scene.now)
             return
         self._cache.pods.offer(raw)
 
-    def _finish(self, session: Session) -> None:
+    def _finish(self, session: Session, *, now: float) -> None:
         """Nothing of it runs any more: its snapshots by policy, then the object itself."""
         retain = session.spec.snapshot_policy is SnapshotPolicy.RETAIN
+        known = session.status.snapshot
+        if retain and known is not None:
+            # One that no pause ended has none: then nothing would say whose the context is.
+            self._record(session, known, now=now)
         for snapshot in self._snapshots_of(session):
             meta = snapshot.meta
             if retain:
@@ -228,30 +252,16 @@ class Hands:
                 self._api.patch(SNAPSHOTS, patch, name=meta.name, namespace=meta.namespace)
             else:
                 self._drop_snapshot(meta.name, meta.namespace, meta.uid)
-        self._unserve(session)
+        self._addresses.remove(session)
         key = f"{session.meta.namespace}/{session.meta.name}"
         if FINALIZER_SESSION in session.meta.finalizers:
             body = {"metadata": {**_identity(session), "finalizers": []}}
             try:
                 self._api.apply(SESSIONS, body)
-            except (NotFoundError, ConflictError):
+            except NotFoundError:
                 log.info("session %s was gone already", key)
             metrics.ACTIONS.labels("finish").inc()
         self._cache.sessions.forget(key, uid=session.meta.uid)
-
-    def _unserve(self, session: Session) -> None:
-        """The garbage collector would do it too, but perhaps after the name is used again."""
-        meta = session.meta
-        key = f"{meta.namespace}/{meta.name}"
-        found = self._cache.services.get(key)
-        if found is None or found.owner_uid != meta.uid:
-            return
-        uid = found.meta.uid
-        try:
-            self._api.delete(SERVICES, name=meta.name, uid=uid, namespace=meta.namespace)
-        except (NotFoundError, ConflictError):
-            log.info("the Service of %s was gone already", key)
-        self._cache.services.forget(key, uid=uid)
 
     def _snapshots_of(self, session: Session) -> list[Snapshot]:
         return [
@@ -264,7 +274,7 @@ class Hands:
     def _drop_snapshot(self, name: str, namespace: str, uid: str) -> None:
         try:
             self._api.delete(SNAPSHOTS, name=name, uid=uid, namespace=namespace)
-        except (NotFoundError, ConflictError):
+        except NotFoundError:
             log.info("snapshot %s/%s was gone already", namespace, name)
         self._cache.snapshots.forget(f"{namespace}/{name}", uid=uid)
 

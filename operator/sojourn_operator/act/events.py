@@ -5,22 +5,29 @@ words at a later start of the session raise the count of the first. Failing to t
 """
 
 import logging
+import threading
 from collections import OrderedDict
 from typing import Any, Final
 
 from sojourn_api.names import LABEL_EPOCH, MANAGER_OPERATOR
 
-from sojourn_operator import clock
-from sojourn_operator.act.api import Api, ApiError, ConflictError
+from sojourn_operator import clock, metrics
+from sojourn_operator.act.api import Api, ApiError, ExistsError
 from sojourn_operator.kinds import EVENTS
-from sojourn_operator.note import Note
+from sojourn_operator.session.note import Note
 
 NORMAL: Final = "Normal"
 WARNING: Final = "Warning"
 MAX_MESSAGE: Final = 1024
 """The API server's bound."""
-REMEMBERED: Final = 4096
+REMEMBERED: Final = 32_768
 """Facts of which we know that they were told, so that a level-triggered loop need not ask again."""
+BURST: Final = 256
+PER_SECOND: Final = 2.0
+"""So many normal events at once, and so many per second beyond. Thousands of sessions that start
+together would else cost the API server more for the telling than for the placing; their status
+says the same. Warnings are always told. Guesses: far above the life of a calm cluster.
+"""
 CLUSTER_NAMESPACE: Final = "default"
 """Where the events of cluster-scoped objects live."""
 
@@ -33,24 +40,39 @@ class Teller:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._lock = threading.Lock()
+        self._left, self._counted_at = float(BURST), 0.0
 
     def tell(self, note: Note, *, now: float) -> None:
         key = (note.name, note.once_per)
         if key in self._told:
+            return
+        if not (note.warning or self._may_chat(now)):
+            metrics.UNTOLD.inc()
             return
         try:
             self._write(note, now=now)
         except ApiError as error:
             log.warning("an event is not told: %s", error)
             return
-        self._told[key] = None
-        if len(self._told) > REMEMBERED:
-            self._told.popitem(last=False)
+        with self._lock:
+            self._told[key] = None
+            if len(self._told) > REMEMBERED:
+                self._told.popitem(last=False)
+
+    def _may_chat(self, now: float) -> bool:
+        with self._lock:
+            passed = max(now - self._counted_at, 0.0)
+            self._left, self._counted_at = min(self._left + passed * PER_SECOND, BURST), now
+            if self._left < 1:
+                return False
+            self._left -= 1
+            return True
 
     def _write(self, note: Note, *, now: float) -> None:
         try:
             self._api.create(EVENTS, body(note, now=now))
-        except ConflictError:
+        except ExistsError:
             self._count(note, now=now)
 
     def _count(self, note: Note, *, now: float) -> None:

@@ -10,7 +10,11 @@ from typing import Any, Final, cast
 
 from sojourn_api import names
 from sojourn_api.objects import Model, SecretKey, Session, SessionPlacement, Tier
+from sojourn_api.quantity import quantity
+from sojourn_api.reader import Invalid
+from sojourn_api.weights import Numbers
 
+from sojourn_operator import wants
 from sojourn_operator.config import Config
 from sojourn_operator.kinds import SESSIONS
 
@@ -58,6 +62,13 @@ class Start:
     tenant: str = ""
     tenant_key: SecretKey | None = None
     """For a session that names no API key of its own."""
+    manifest: str = ""
+    """The last one that is known to be in its store; empty: there may be none."""
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that it holds at most."""
+        return wants.context_length(self.session, self.model)
 
 
 def build(start: Start, *, config: Config) -> Raw:
@@ -103,14 +114,22 @@ def pull_secrets(session: Session) -> list[Raw]:
 
 def grace_seconds(start: Start, *, config: Config) -> int:
     """Long enough to write the whole context once, whatever was written before."""
-    tokens = start.session.spec.context_length or start.model.context_length
-    saving = -(-tokens * start.model.kv_bytes_per_token // config.store_bytes_per_second)
+    saving = -(
+        -start.context_length * start.model.kv_bytes_per_token // config.store_bytes_per_second
+    )
     return max(MIN_GRACE_SECONDS, min(saving + GRACE_MARGIN_SECONDS, MAX_GRACE_SECONDS))
 
 
 def template_problem(template: Mapping[str, object]) -> str:
     """Why this pod template cannot be merged, naming the field; empty if it can."""
-    checks = (_env_problem, _key_problem, _volume_problem, _mount_problem, _resource_problem)
+    checks = (
+        _env_problem,
+        _key_problem,
+        _volume_problem,
+        _mount_problem,
+        _resource_problem,
+        _quantity_problem,
+    )
     return next((problem for check in checks if (problem := check(template))), "")
 
 
@@ -148,9 +167,23 @@ def _mount_problem(template: Mapping[str, object]) -> str:
 def _resource_problem(template: Mapping[str, object]) -> str:
     for amounts in _mapping(template, "resources").values():
         for resource in amounts if isinstance(amounts, Mapping) else ():
-            if str(resource).startswith(names.RESOURCE_PREFIX):
+            if str(resource).startswith((names.RESOURCE_PREFIX, names.MIG_PREFIX)):
                 hint = "ask for GPU memory by spec.resources.slices"
                 return f"spec.template.resources: {resource} is counted by the operator; {hint}"
+    return ""
+
+
+def _quantity_problem(template: Mapping[str, object]) -> str:
+    resources = _mapping(template, "resources")
+    for part in ("requests", "limits"):
+        for name, amount in _mapping(resources, part).items():
+            path = f"spec.template.resources.{part}.{name}"
+            try:
+                value = quantity(str(amount), path)
+            except Invalid as error:
+                return str(error)
+            if value < 0:
+                return f"{path}: must not be below 0, as {amount} is; write 2, 500m or 64Gi"
     return ""
 
 
@@ -175,6 +208,7 @@ def _annotations(start: Start) -> dict[str, str]:
         names.ANNOTATION_TIME_SLICE: str(start.tier.time_slice_ms),
         names.ANNOTATION_SHARE: str(sum(gpu.share for gpu in start.placement.gpus)),
         names.ANNOTATION_GPUS: json.dumps(gpus, separators=(",", ":")),
+        names.ANNOTATION_CONTEXT_LENGTH: str(start.context_length),
     }
 
 
@@ -240,21 +274,26 @@ def _env(start: Start, template: Mapping[str, object], *, config: Config) -> lis
         names.ENV_SESSION: session.meta.name,
         names.ENV_NAMESPACE: session.meta.namespace,
         names.ENV_EPOCH: str(start.epoch),
+        names.ENV_OWNER: names.owner(created=session.meta.created, uid=session.meta.uid),
         names.ENV_TIER: start.tier.meta.name,
         names.ENV_PRIORITY: str(start.tier.priority),
         names.ENV_MODEL: model.uri,
         names.ENV_MODEL_NAME: model.meta.name,
+        names.ENV_MODEL_NUMBERS: json.dumps(Numbers.of(model).to_json(), separators=(",", ":")),
+        names.ENV_QUANTIZATION: model.quantization,
         names.ENV_WEIGHTS_DIGEST: model.digest,
         names.ENV_WEIGHTS_CACHE: names.CACHE_MOUNT,
         names.ENV_STORE: _store(session, config=config),
-        names.ENV_CONTEXT_LENGTH: str(session.spec.context_length or model.context_length),
+        names.ENV_EXPECT_MANIFEST: start.manifest,
+        names.ENV_CONTEXT_LENGTH: str(start.context_length),
         names.ENV_CHECKPOINT_TOKENS: str(session.spec.checkpoint_tokens),
         names.ENV_DEVICE: config.device,
         names.ENV_PORT: str(names.PORT),
     }
-    if config.device == "cuda":
+    if config.device in ("cuda", "cuda-eager"):
         uuids = ",".join(gpu.uuid for gpu in start.placement.gpus)
         values["CUDA_VISIBLE_DEVICES"] = uuids
+        values[names.ENV_SHARDS] = str(len(start.placement.gpus) or 1)
     env: list[Raw] = [{"name": name, "value": value} for name, value in values.items() if value]
     key = session.spec.api_key or start.tenant_key
     if key is not None:

@@ -1,5 +1,6 @@
 """The Service that gives a session one address through all its pods. Pure: nothing is created."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from sojourn_api import names
@@ -23,6 +24,12 @@ def build(session: Session) -> dict[str, Any]:
         },
         "spec": {"selector": {names.LABEL_SESSION: meta.name}, "ports": [port]},
     }
+
+
+def belongs(raw: Mapping[str, Any], session: Session) -> bool:
+    """Whether a Service is this session's."""
+    owners = raw["metadata"].get("ownerReferences") or ()
+    return any(owner.get("uid") == session.meta.uid for owner in owners)
 
 
 def endpoint(session: Session) -> str:

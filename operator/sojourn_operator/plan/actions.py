@@ -9,6 +9,8 @@ numbers.
 from dataclasses import dataclass
 from typing import Final
 
+from sojourn_api import names
+
 from sojourn_operator.plan.state import Nomination, Place
 
 # Reasons, one word each, as they show in conditions and events.
@@ -26,9 +28,9 @@ NO_GPU: Final = "NoMatchingGPU"
 BACK_OFF: Final = "BackOff"
 ROOM_IS_FREED: Final = "WaitingForVictims"
 QUOTA: Final = "QuotaExceeded"
-UNKNOWN_TIER: Final = "UnknownTier"
-TIER_FORBIDDEN: Final = "TierForbidden"
-IMPOSSIBLE: Final = "InvalidRequest"
+UNKNOWN_TIER: Final = names.UNKNOWN_TIER
+TIER_FORBIDDEN: Final = names.TIER_FORBIDDEN
+IMPOSSIBLE: Final = names.INVALID_REQUEST
 
 
 @dataclass(frozen=True, slots=True)

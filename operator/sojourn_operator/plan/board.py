@@ -5,23 +5,35 @@ while it is being made goes through `book` and `unbook`, and is undone before th
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import compress
+from operator import is_not
+from typing import TypeVar
 
 from sojourn_operator.plan.books import Books
+from sojourn_operator.plan.lacking import Lacks
 from sojourn_operator.plan.need import take_of
 from sojourn_operator.plan.placer import Placer
 from sojourn_operator.plan.roster import Roster
 from sojourn_operator.plan.state import Mix, Node, Phase, Place, Session, State
 from sojourn_operator.plan.take import Take
 
+T = TypeVar("T")
 HOLDING = frozenset({Phase.STARTING, Phase.RUNNING, Phase.PAUSING})
+
+
+def inside(sessions: Mapping[str, Session]) -> frozenset[str]:
+    """Keys of the sessions that hold devices."""
+    return frozenset(key for key, one in sessions.items() if one.phase in HOLDING)
 
 
 @dataclass(slots=True)
 class Board:
     """The ledger: `held` is what each session holds, `holders` the same by node.
 
-    `pausing`, `unwanted` and `waiting` are the sessions that a plan has to look at.
+    `pausing`, `unwanted` and `waiting` are the sessions that a plan has to look at; `save` is what
+    a pause of each would have to write, in bytes.
     """
 
     placer: Placer
@@ -32,6 +44,7 @@ class Board:
     pausing: set[str] = field(default_factory=set)
     unwanted: set[str] = field(default_factory=set)
     waiting: set[str] = field(default_factory=set)
+    save: dict[str, int] = field(default_factory=dict)
     _sessions: dict[str, Session] = field(default_factory=dict)
     _nodes: dict[str, Node] = field(default_factory=dict)
     _counted: dict[str, Session] = field(default_factory=dict)
@@ -40,6 +53,10 @@ class Board:
     _mix: Mix = field(default_factory=Mix)
     _nodes_changed: bool = False
     _supply: Counter[tuple[object, ...]] = field(default_factory=Counter)
+    lacks: Lacks = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lacks = Lacks(self.placer.index, self.placer.rooms)
 
     def update(self, state: State) -> None:
         """Take over a new state."""
@@ -52,20 +69,27 @@ class Board:
         if self._nodes_changed or state.mix is not self._mix:
             self._update_mix(state.mix)
         before, self._sessions = self._sessions, dict(state.sessions)
-        for key in [key for key in before if key not in state.sessions]:
+        for key in before.keys() - self._sessions.keys():
             self._release(key)
             self._sort(key, None)
-        for key, session in state.sessions.items():
-            old = before.get(key)
-            if old is session:
-                continue
-            self._sort(key, session)
-            if old is None or _holding_differs(old, session):
-                self._release(key)
-                self._hold(session)
+            del self.save[key]
+        for key in renewed(before, self._sessions):
+            self._renew(before.get(key), self._sessions[key])
         for key in moved:
             if key not in self.held and (again := state.sessions.get(key)) is not None:
                 self._hold(again)
+
+    def _renew(self, old: Session | None, session: Session) -> None:
+        """Take over a session that is new or has changed."""
+        key = session.key
+        self._sort(key, session)
+        if self.save.get(key) != session.to_save:
+            self.save[key] = session.to_save
+            if old is not None and (what := self.held.get(key)) is not None:
+                self.roster.save_changed(old.tier, what)
+        if old is None or _holding_differs(old, session):
+            self._release(key)
+            self._hold(session)
 
     def book(self, session: Session, place: Place) -> None:
         """Count room for a session that this plan places or nominates."""
@@ -130,9 +154,9 @@ class Board:
             self._nodes_changed = True
             displaced += self._displace(name)
             self.placer.drop_node(name)
-        for name, node in state.nodes.items():
-            old = before.get(name)
-            if old is not node and old != node:
+        for name in renewed(before, self._nodes):
+            node = self._nodes[name]
+            if before.get(name) != node:
                 self._nodes_changed = True
                 displaced += self._displace(name)
                 self.placer.put_node(node)
@@ -165,7 +189,7 @@ class Board:
         self.held[session.key] = what
         self._counted[session.key] = session
         self.books.add(session)
-        self.roster.add(session.key, session.tier, what)
+        self.roster.add(session, what)
         self.holders.setdefault(place.node, {})[session.key] = what
         self.placer.take(what)
 
@@ -179,7 +203,15 @@ class Board:
     def _uncount(self, key: str, what: Take) -> None:
         session = self._counted.pop(key)
         self.books.add(session, -1)
-        self.roster.remove(key, session.tier, what)
+        self.roster.remove(session, what)
+
+
+def renewed(before: Mapping[str, T], after: Mapping[str, T]) -> list[str]:
+    """Keys whose value is another object than before, or new.
+
+    Thousands are compared for every plan: so it is written without a loop in Python.
+    """
+    return list(compress(after, map(is_not, map(before.get, after), after.values())))
 
 
 def _holding_differs(old: Session, new: Session) -> bool:

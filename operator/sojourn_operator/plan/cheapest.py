@@ -6,19 +6,15 @@ more important would be reprieved there. Numbers only; what is found here is sim
 """
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from sojourn_operator.plan.need import Need
 from sojourn_operator.plan.room import Room
-from sojourn_operator.plan.roster import Roster, Spot
+from sojourn_operator.plan.roster import Held, Roster, Spot
 from sojourn_operator.plan.take import WHOLE, Take
 from sojourn_operator.plan.victims import Candidate, Cost, cost_of
-
-Load = Mapping[str, tuple[int, int]]
-NOBODY: Load = {}
-
 
 KEPT: Final = 8
 """So many of the cheapest are found exactly; a GPU that cannot be one of them is only counted."""
@@ -28,8 +24,8 @@ KEPT: Final = 8
 class Search:
     """What a claimant may look at: `need` None for nodes left out, `who` None for protected.
 
-    `least` is what a session costs at least (priority, use above guarantee, bytes), None where
-    that takes as long as the cost itself.
+    `save` is the bytes that each session has to save, `over` how far the tenant of any session of
+    a tier is above its guarantee at most, and `tiers` are priorities: bounds of what GPUs cost.
     """
 
     roster: Roster
@@ -37,7 +33,9 @@ class Search:
     need: Callable[[Room], Need | None]
     going: Callable[[str], Sequence[Take]]
     who: Callable[[str], Candidate | None]
-    least: Callable[[str], tuple[float, float, float]] | None
+    save: Mapping[str, int]
+    over: Callable[[str], float]
+    tiers: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -53,42 +51,48 @@ class Offers:
         insort(self.best, (cost, spot))
         del self.best[KEPT:]
 
-    def beyond(self, least: Iterable[tuple[float, float, float]]) -> bool:
-        """Whether sessions that cost at least this cannot be among the cheapest."""
-        if len(self.best) < KEPT:
-            return False
-        bound = tuple(map(min, zip(*least, strict=True)))
+    def beyond(self, priority: int, over: float, save: int) -> bool:
+        """Whether a GPU cannot be among the cheapest whose sessions all have this priority or
+        more, are over their guarantee by this or less, and save these bytes or more.
+        """
         # Nothing guaranteed and no budget violated is the least that stands before these figures.
-        return (False, 0, *bound) > self.best[-1][0]
+        return len(self.best) >= KEPT and (False, 0, priority, -over, save) > self.best[-1][0]
 
 
 def offers(search: Search, tiers: Sequence[str]) -> Iterator[Offers]:
     """For each tier from the lowest up: the GPUs that its sessions and lower ones can free."""
     for count, added in enumerate(tiers, start=1):
-        maps = [search.roster.of[tier] for tier in tiers[:count]]
+        maps = [(search.tiers[tier], search.roster.of[tier]) for tier in tiers[:count]]
+        over = max(map(search.over, tiers[:count]))
         found = Offers()
         for spot in search.roster.of[added]:
-            loads = [loads.get(spot, NOBODY) for loads in maps]
-            if search.least is not None and found.beyond(
-                search.least(key) for load in loads for key in load
-            ):
-                found.count += _can_be_freed(search, spot, loads)
-            elif (cost := _cost_at(search, spot, loads)) is not None:
+            there = [(low, held) for low, spots in maps if (held := spots.get(spot)) is not None]
+            least = min([_least(held, search.save) for _, held in there])
+            if found.beyond(there[0][0], over, least):
+                found.count += _can_be_freed(search, spot, there)
+            elif (cost := _cost_at(search, spot, [held for _, held in there])) is not None:
                 found.add(cost, spot)
         yield found
 
 
-def _can_be_freed(search: Search, spot: Spot, loads: list[Load]) -> bool:
+def _least(held: Held, save: Mapping[str, int]) -> int:
+    """The fewest bytes that any session there has to save."""
+    if held.least is None:
+        held.least = min([save[key] for key in held])
+    return held.least
+
+
+def _can_be_freed(search: Search, spot: Spot, there: list[tuple[int, Held]]) -> bool:
     """Whether the sessions there are large enough, all together."""
-    room = search.rooms[spot[0]]
+    name, index = spot
+    room = search.rooms[name]
     need = search.need(room)
-    if need is None or need.gpu.parts[spot[1]] < 0:
+    if need is None or need.gpu.parts[index] < 0:
         return False
-    held = sum(slices for load in loads for slices, _ in load.values())
-    return room.slices[spot[1]] + held >= need.gpu.slices
+    return room.slices[index] + sum([held.slices for _, held in there]) >= need.gpu.slices
 
 
-def _cost_at(search: Search, spot: Spot, loads: list[Load]) -> Cost | None:
+def _cost_at(search: Search, spot: Spot, loads: list[Held]) -> Cost | None:
     """What room on one GPU costs: all that may go, less the most important that fit again."""
     room, index = search.rooms[spot[0]], spot[1]
     need = search.need(room)
@@ -99,7 +103,7 @@ def _cost_at(search: Search, spot: Spot, loads: list[Load]) -> Cost | None:
         for other, freed, freed_time in what.gpus:
             if other == index:
                 slices, time = slices + freed, time + freed_time
-    if slices + sum(s for load in loads for s, _ in load.values()) < 0:
+    if slices + sum(load.slices for load in loads) < 0:
         return None
     able = [
         (one, held)

@@ -24,7 +24,7 @@ from sojourn_operator.plan.makeroom import make_room
 from sojourn_operator.plan.nominate import keep_nomination, nominated_place
 from sojourn_operator.plan.state import Phase, Place, Session
 from sojourn_operator.plan.turn import Turn
-from sojourn_operator.plan.words import asked, at, no_room
+from sojourn_operator.plan.words import NAMED, asked, at, no_room
 
 
 def settle(turn: Turn, session: Session) -> None:
@@ -42,11 +42,13 @@ def refused(turn: Turn, session: Session) -> bool:
     """Reject what can never be placed as it is written."""
     reason, message = "", ""
     if session.tier not in turn.state.tiers:
-        reason, message = UNKNOWN_TIER, f"tier {session.tier} does not exist"
+        there = ", ".join(sorted(turn.state.tiers)[:NAMED]) or "none"
+        reason, message = UNKNOWN_TIER, f"there is no QoSTier {session.tier}; there are: {there}"
     elif message := tenants.forbidden(turn.state, session):
         reason = TIER_FORBIDDEN
     elif not 0 <= session.request.shards <= max(session.request.max_shards, 1):
-        reason, message = IMPOSSIBLE, "shards must be between 0 and maxShards"
+        most, shards = max(session.request.max_shards, 1), session.request.shards
+        reason, message = IMPOSSIBLE, f"asks for {shards} shards; spec allows 0 to {most}"
     if reason:
         turn.actions.append(Reject(session.key, reason=reason, message=message))
     return bool(reason)
@@ -70,6 +72,7 @@ def held_back(turn: Turn, session: Session) -> bool:
 def start(turn: Turn, session: Session, place: Place) -> None:
     """Place or resume the session."""
     turn.board.book(session, place)
+    turn.starts += 1
     where = f"{asked(session.request)} on {at(place)}"
     if session.phase is not Phase.PAUSED:
         turn.actions.append(PlaceSession(session.key, place, reason=PLACED, message=where))
@@ -82,13 +85,7 @@ def start(turn: Turn, session: Session, place: Place) -> None:
 
 def wait(turn: Turn, session: Session) -> None:
     """Nothing can be done now: say what is missing."""
-    known = turn.missing.get(session.request)
-    if known is None:
-        placer, request = turn.board.placer, session.request
-        rooms = placer.rooms.values()
-        need = placer.index.needs(request, request.shards)
-        needs = ((room, need(room)) for room in rooms)
-        known = turn.missing[request] = no_room(needs, request)
-    possible, message = known
-    reason = NO_ROOM if possible else NO_GPU
-    turn.actions.append(Wait(session.key, reason=reason, message=message))
+    request = session.request
+    missing = turn.board.lacks.missing(request, avoid=session.avoid)
+    reason = NO_ROOM if missing.able >= max(request.shards, 1) else NO_GPU
+    turn.actions.append(Wait(session.key, reason=reason, message=no_room(request, missing)))

@@ -12,7 +12,7 @@ from sojourn_operator.plan.rank import never_paused
 from sojourn_operator.plan.rehome import Holding, LetIn, let_in
 from sojourn_operator.plan.state import DefragMode, Nomination, Place, Request, Session
 from sojourn_operator.plan.turn import Turn
-from sojourn_operator.plan.words import asked, at
+from sojourn_operator.plan.words import asked, at, counted
 
 
 def defragment(turn: Turn, waiting: list[Session]) -> None:
@@ -78,7 +78,7 @@ def _let_in(turn: Turn, session: Session, limit: int) -> int:
             session.key,
             nomination,
             reason=MAKING_ROOM,
-            message=f"needs {asked(request)}; {len(victims)} sessions move elsewhere",
+            message=f"needs {asked(request)}; {counted(len(victims), 'session')} to move elsewhere",
         )
     )
     turn.look_again(nomination.expires)

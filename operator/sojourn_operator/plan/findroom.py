@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from sojourn_operator.plan import tenants
-from sojourn_operator.plan.cheapest import NOBODY, Load, Search, offers
+from sojourn_operator.plan.cheapest import Search, offers
 from sojourn_operator.plan.index import tie_of
 from sojourn_operator.plan.need import Need
 from sojourn_operator.plan.rank import Verdict, may_pause, priority_of
 from sojourn_operator.plan.room import Room
-from sojourn_operator.plan.roster import Spot
+from sojourn_operator.plan.roster import Held, Spot
 from sojourn_operator.plan.state import Phase, Session
 from sojourn_operator.plan.take import WHOLE
 from sojourn_operator.plan.turn import Turn
@@ -58,7 +58,9 @@ class RoomFinder:
                 need=need,
                 going=turn.leaving_from,
                 who=self._who,
-                least=None if turn.state.tenants else self._least,
+                save=turn.board.save,
+                over=self._over,
+                tiers={name: tier.priority for name, tier in turn.state.tiers.items()},
             )
             for found in offers(search, self._tiers()):
                 nodes = list(dict.fromkeys(spot[0] for _, spot in found.best))
@@ -70,7 +72,7 @@ class RoomFinder:
             if not self._skipped:
                 break
             self._known.clear()
-        return self._among(self._short(), shards)
+        return self._among(self._short(need), shards)
 
     def _tiers(self) -> list[str]:
         """Tiers that the claimant may pause, lowest first."""
@@ -101,7 +103,7 @@ class RoomFinder:
         self._strict = False
         return self._among([name for _, _, name in ranked[:SHORTLIST]], shards)
 
-    def _to_free(self, room: Room, need: Need, maps: Sequence[Mapping[Spot, Load]]) -> int | None:
+    def _to_free(self, room: Room, need: Need, maps: Sequence[Mapping[Spot, Held]]) -> int | None:
         """Slices to free on the emptiest GPUs, None if all of lower tiers would not be enough."""
         name, slices = room.node.name, need.gpu.slices
         going = [0] * len(room.slices)
@@ -111,19 +113,21 @@ class RoomFinder:
         lacking = []
         for index, parts in enumerate(need.gpu.parts):
             lack = slices - room.slices[index] - going[index]
-            held = [load for spots in maps for load in spots.get((name, index), NOBODY).values()]
-            if 0 <= parts <= WHOLE and lack <= sum(freed for freed, _ in held):
+            held = sum(one.slices for spots in maps if (one := spots.get((name, index))))
+            if 0 <= parts <= WHOLE and lack <= held:
                 lacking.append(max(lack, 0))
         lacking.sort()
         return sum(lacking[: need.gpu.shards]) if len(lacking) >= need.gpu.shards else None
 
-    def _short(self) -> list[str]:
-        """Nodes where CPU, memory or pods stand in the way: any session there may matter."""
-        request = self._session.request
+    def _short(self, need_on: Callable[[Room], Need | None]) -> list[str]:
+        """Nodes where CPU, memory or pods stand in the way, so that any session may matter."""
+        board = self._turn.board
+        maps = [board.roster.of[tier] for tier in self._tiers()]
         return [
             name
-            for name, room in self._turn.board.placer.rooms.items()
-            if room.cpu < request.cpu_milli or room.memory < request.memory_bytes or room.pods < 1
+            for name in board.lacks.of(self._session.request).short
+            if (need := need_on(room := board.placer.rooms[name])) is not None
+            and self._to_free(room, need, maps) is not None
         ]
 
     def _among(
@@ -169,11 +173,11 @@ class RoomFinder:
         keys = self._turn.board.holders.get(node, {})
         return [one for key in keys if (one := self._who(key)) is not None]
 
-    def _least(self, key: str) -> tuple[float, float, float]:
-        """What a session costs at least while there are no tenants; `candidate` says the same."""
-        session = self._turn.state.sessions[key]
-        priority = priority_of(self._turn.state, session)
-        return priority, -max(session.request.share, 1), session.save_bytes
+    def _over(self, tier: str) -> float:
+        """How far the tenant of any session of a tier is above its guarantee, at most."""
+        board = self._turn.board
+        top = tenants.most_over(self._turn.state, board.books, tier)
+        return max(top, board.roster.largest_share(tier), 1)
 
     def _who(self, key: str) -> Candidate | None:
         """A session as a candidate, None if it may not be sent away."""

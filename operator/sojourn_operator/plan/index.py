@@ -12,8 +12,8 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
-from sojourn_operator.plan.need import Kinds, Need, Needs, node_refusal
-from sojourn_operator.plan.room import Room
+from sojourn_operator.plan.need import GpuNeed, Kinds, Need, Needs, node_refusal
+from sojourn_operator.plan.room import Blank, Room
 from sojourn_operator.plan.score import Policy
 from sojourn_operator.plan.state import Request
 
@@ -33,7 +33,7 @@ def tie_of(name: str) -> int:
 class Row:
     """All nodes rated for one request over one number of shards.
 
-    An entry is score and tie in one integer, the highest is the best.
+    An entry is score and tie in one integer, the lowest is the best: heap and entries share it.
     """
 
     __slots__ = ("_makers", "_needs", "entries", "heap", "request", "seen", "shards")
@@ -82,6 +82,15 @@ class Index:
             self._log.clear()
         self._tend()
 
+    @property
+    def now(self) -> int:
+        """A number that grows with every change."""
+        return self._start + len(self._log)
+
+    def since(self, seen: int) -> set[str] | None:
+        """Nodes that changed after `now` was `seen`, None if that was too long ago to say."""
+        return None if seen < self._start else set(self._log[seen - self._start :])
+
     def forget(self) -> None:
         """Drop all ratings: the policy rates differently from now on."""
         self._rows.clear()
@@ -99,8 +108,8 @@ class Index:
         refused: list[int] = []
         found: str | None = None
         while heap:
-            entry = -heap[0]
-            name = self._names[entry & ((1 << TIE_BITS) - 1)]
+            entry = heap[0]
+            name = self._names[-entry & ((1 << TIE_BITS) - 1)]
             if entries.get(name) != entry:
                 heapq.heappop(heap)
             elif accept is None or accept(name):
@@ -114,6 +123,11 @@ class Index:
             return None
         need = row.need(self._rooms[found])
         return None if need is None else (found, need)
+
+    def score(self, request: Request, shards: int, name: str) -> int | None:
+        """A node's score as `best` compares it, None where the request does not fit."""
+        entry = self._row(request, shards).entries.get(name)
+        return None if entry is None else -entry >> TIE_BITS
 
     def needs(self, request: Request, shards: int) -> Callable[[Room], Need | None]:
         """The need of a request, node by node."""
@@ -134,7 +148,7 @@ class Index:
 
     def _row(self, request: Request, shards: int) -> Row:
         row = self._of(request, shards)
-        if row.seen != self._start + len(self._log):
+        if row.seen != self.now:
             self._refresh(row)
         return row
 
@@ -156,27 +170,35 @@ class Index:
                 del heap[fresh:]
                 for entry in added:
                     heapq.heappush(heap, entry)
-        row.seen = self._start + len(self._log)
+        row.seen = self.now
 
     def _rate(self, row: Row, names: Iterable[str]) -> None:
         """Rate these nodes for a row; appends new entries to its heap, in no order."""
         rooms, ties, entries, heap = self._rooms, self._ties, row.entries, row.heap
         cpu, memory = row.request.cpu_milli, row.request.memory_bytes
         score_of, need_on = self.policy.score, row.need
+        alike: dict[tuple[Blank, GpuNeed], int | None] = {}
         for name in names:
             room = rooms.get(name)
             if room is None or not room.usable or room.cpu < cpu or room.memory < memory:
                 entries.pop(name, None)
                 continue
             need = need_on(room)
-            score = None if need is None else score_of(room, need)
+            if need is None:
+                score = None
+            elif room.blank is None:
+                score = score_of(room, need)
+            elif (key := (room.blank, need.gpu)) in alike:
+                score = alike[key]
+            else:
+                score = alike[key] = score_of(room, need)
             if score is None:
                 entries.pop(name, None)
                 continue
-            entry = (score << TIE_BITS) | (ties.get(name) or self._tie(name))
+            entry = -((score << TIE_BITS) | (ties.get(name) or self._tie(name)))
             if entries.get(name) != entry:
                 entries[name] = entry
-                heap.append(-entry)
+                heap.append(entry)
 
     def _tend(self) -> None:
         """Bring one row after another up to date that was not asked for long, so that none is
@@ -188,7 +210,7 @@ class Index:
                 return
         row = self._order[self._next]
         self._next += 1
-        if row.seen >= self._start and self._start + len(self._log) - row.seen > BACKLOG:
+        if row.seen >= self._start and self.now - row.seen > BACKLOG:
             self._refresh(row)
 
     def _tie(self, name: str) -> int:

@@ -17,7 +17,7 @@ from sojourn_operator.plan.actions import (
 )
 from sojourn_operator.plan.findroom import RoomFinder
 from sojourn_operator.plan.state import Nomination, Phase, Place, Session
-from sojourn_operator.plan.turn import Turn
+from sojourn_operator.plan.turn import SentAway, Turn
 from sojourn_operator.plan.victims import Claim
 from sojourn_operator.plan.words import asked, at, moved_for, paused_for
 
@@ -32,7 +32,7 @@ STORE_SPEED: Final = 100e6
 
 def expiry(turn: Turn, leaving: list[Session]) -> float:
     """Until when room is kept that these sessions have to save for."""
-    return turn.state.now + PATIENCE + sum(one.save_bytes for one in leaving) / STORE_SPEED
+    return turn.state.now + PATIENCE + sum(one.to_save for one in leaving) / STORE_SPEED
 
 
 def make_room(turn: Turn, session: Session) -> bool:
@@ -65,19 +65,37 @@ def make_room(turn: Turn, session: Session) -> bool:
 def send_away(
     turn: Turn, claimant: Session, place: Place, victims: list[Session], *, options: int
 ) -> None:
-    """Keep the place, and move each victim to a free home or pause it where there is none."""
+    """Keep the place; what becomes of the victims, `house` decides."""
     turn.board.unbook(claimant.key)
     reclaimed = tenants.within_guarantee(turn.state, turn.board.books, claimant)
     turn.board.book(claimant, place)
-    for victim in victims:
+    turn.sent_away += [
+        SentAway(
+            victim,
+            claimant,
+            options,
+            reclaimed=reclaimed,
+            beside=tuple(other.key for other in victims if other is not victim),
+        )
+        for victim in victims
+    ]
+
+
+def house(turn: Turn) -> None:
+    """Move each victim to a free home, or pause it where there is none.
+
+    After the claimants of a band are served: a victim's home must not stand in the way of one.
+    """
+    for one in turn.sent_away:
+        victim, claimant = one.victim, one.claimant
         home = turn.free_place(victim)
         if home is None:
             turn.actions.append(
                 Pause(
                     victim.key,
                     by=claimant.key,
-                    reason=RECLAIMED if reclaimed else PREEMPTED,
-                    message=paused_for(claimant, victim, options=options),
+                    reason=RECLAIMED if one.reclaimed else PREEMPTED,
+                    message=paused_for(claimant, victim, options=one.options, beside=one.beside),
                 )
             )
             continue
@@ -90,6 +108,7 @@ def send_away(
                 message=moved_for(claimant, victim, home),
             )
         )
+    turn.sent_away.clear()
 
 
 def homes(turn: Turn, claimant: Session, claim: Claim) -> list[Place] | None:

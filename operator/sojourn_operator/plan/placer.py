@@ -5,6 +5,7 @@ benchmarks. It knows requests, not sessions: tiers, queues and victims are `plan
 """
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from sojourn_operator.plan.index import Index
 from sojourn_operator.plan.need import Need, take_at
@@ -12,6 +13,11 @@ from sojourn_operator.plan.room import Room
 from sojourn_operator.plan.score import Policy
 from sojourn_operator.plan.state import GpuUse, Mix, Node, Place, Request
 from sojourn_operator.plan.take import Take
+
+NEAR: Final = 50.0
+"""Thousandths of a GPU that it may cost to come back where weights and snapshot were read last: a
+guess; reading them elsewhere costs seconds once, a worse place costs as long as it is held.
+"""
 
 
 class Placer:
@@ -58,6 +64,17 @@ class Placer:
             return None
         name, need = best
         return self.place_on(self.rooms[name], need)
+
+    def find_near(self, request: Request, shards: int, *, near: str, than: Place) -> Place:
+        """The best place on the node `near` if that costs little more than the free place `than`,
+        else `than`.
+        """
+        mine = self.index.score(request, shards, near)
+        best = self.index.score(request, shards, than.node)
+        if mine is None or best is None or (best - mine) * self.policy.weights.step > NEAR:
+            return than
+        need = self.index.need(self.rooms[near], request, shards)
+        return than if need is None else self.place_on(self.rooms[near], need) or than
 
     def place_on(self, room: Room, need: Need) -> Place | None:
         """The best free place on one node's room (which may be a what-if copy)."""

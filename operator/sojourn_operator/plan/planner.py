@@ -3,11 +3,13 @@
 A Planner keeps its ledger and scores between plans and gives the same plan as a new one would.
 """
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 
-from sojourn_operator.plan import claim, defrag, nominate, stop, tenants
-from sojourn_operator.plan.actions import NO_ROOM, Plan, Wait
+from sojourn_operator.plan import claim, defrag, makeroom, nominate, stop, tenants
+from sojourn_operator.plan.actions import NO_ROOM, PlaceSession, Plan, Resume, Wait
 from sojourn_operator.plan.board import Board
 from sojourn_operator.plan.placer import Placer
 from sojourn_operator.plan.plugins import Plugins
@@ -18,14 +20,36 @@ from sojourn_operator.plan.turn import Turn
 
 
 class Planner:
-    """Plans one state after another of the same cluster."""
+    """Plans one state after another of the same cluster.
 
-    def __init__(self, policy: Policy | None = None, plugins: Plugins | None = None) -> None:
+    A plan ends after about `most` starts, and is then due to be made again at once. Starts that a
+    plugin holds back do not count: they would keep those behind them from their turn for ever.
+    """
+
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        plugins: Plugins | None = None,
+        *,
+        most: int | None = None,
+    ) -> None:
         self.board = Board(Placer(policy))
         self._plugins = plugins or Plugins()
+        self._most = math.inf if most is None else most
 
     def plan(self, state: State) -> Plan:
         """The actions for this state; a function of the state alone."""
+        most = self._most
+        while True:
+            found, cut = self._plan(state, most)
+            if not cut:
+                return found
+            if starts(found) >= self._most:
+                return replace(found, next_deadline=state.now)
+            most *= 2
+
+    def _plan(self, state: State, most: float) -> tuple[Plan, bool]:
+        """The plan up to `most` starts, less what plugins hold back; whether it was cut there."""
         self.board.update(state)
         turn = Turn(state=state, board=self.board)
         stop.stop_unwanted(turn)
@@ -39,17 +63,29 @@ class Planner:
             for session in members:
                 nominate.reserve(turn, session)
             for session in in_turn(turn, self._plugins.order(state, members)):
+                if turn.starts >= most:
+                    break
                 if session.key in moving:
                     stop.drain(turn, session)
                 elif session.phase is not Phase.PAUSING:
                     claim.settle(turn, session)
-        defrag.defragment(turn, short_of_room(turn))
+            makeroom.house(turn)
+            if turn.starts >= most:
+                break
+        else:
+            defrag.defragment(turn, short_of_room(turn))
         found = Plan(
             tuple(turn.actions),
             next_deadline=min(turn.deadlines, default=None),
             notes=tuple(turn.notes),
         )
-        return self._plugins.trim(state, found) if self._plugins.post else found
+        trimmed = self._plugins.trim(state, found) if self._plugins.post else found
+        return trimmed, turn.starts >= most
+
+
+def starts(plan: Plan) -> int:
+    """Sessions that it places or resumes."""
+    return sum(isinstance(one, PlaceSession | Resume) for one in plan.actions)
 
 
 def short_of_room(turn: Turn) -> list[Session]:

@@ -5,24 +5,47 @@ its claimant is owed twice for a while. Who may use a GPU is `need`'s question, 
 `score`'s.
 """
 
-from sojourn_operator.plan.need import GpuNeed, kinds_of
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sojourn_operator.plan.need import GpuNeed, Kinds, kinds_of
 from sojourn_operator.plan.state import Node
 from sojourn_operator.plan.take import WHOLE, Take
 
 Choice = tuple[float, int, tuple[int, ...]]
 """What serving a need on GPUs costs, the thousandths of GPUs that it takes, and which GPUs."""
 
-Most = tuple[tuple[int, int], int, int, int]
-"""For a need: slices (up to those wanted) and time of the GPU with most free, its index, and how
-many GPUs match and could serve it when empty."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blank:
+    """What nodes are alike in that hold nothing yet; one object for all of them, so that one
+    rating does for all.
+    """
+
+    cpu: int
+    memory: int
+    pods: int
+    kinds: Kinds
+    groups: tuple[tuple[int, ...], ...]
+
+    @staticmethod
+    def of(node: Node, kinds: Kinds, groups: tuple[tuple[int, ...], ...]) -> "Blank":
+        """The one that stands for this node."""
+        return _interned(node.cpu_milli, node.memory_bytes, node.pods, kinds, groups)
+
+
+@lru_cache(maxsize=4096)
+def _interned(
+    cpu: int, memory: int, pods: int, kinds: Kinds, groups: tuple[tuple[int, ...], ...]
+) -> Blank:
+    return Blank(cpu, memory, pods, kinds, groups)
 
 
 class Room:
-    """The mutable remains of `node`. `memo` is `score`'s and `most` is `words`', both emptied by
-    every change.
-    """
+    """The mutable remains of `node`. `memo` is `score`'s, emptied by every change."""
 
     __slots__ = (
+        "blank",
         "cpu",
         "free",
         "groups",
@@ -31,7 +54,6 @@ class Room:
         "left",
         "memo",
         "memory",
-        "most",
         "node",
         "parts",
         "pods",
@@ -42,7 +64,7 @@ class Room:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.usable = node.schedulable and node.ready and not node.draining
+        self.usable = node.schedulable and node.ready and node.heard and not node.draining
         self.cpu = node.cpu_milli
         self.memory = node.memory_bytes
         self.pods = node.pods
@@ -52,8 +74,8 @@ class Room:
         self.free = self.whole = 0
         self.groups = link_groups(node)
         self.kinds = kinds_of(node)
+        self.blank: Blank | None = Blank.of(node, self.kinds, self.groups)
         self.memo: dict[GpuNeed, Choice | None] = {}
-        self.most: dict[GpuNeed, Most] = {}
         self.idle_cost: float | None = None
         for index in range(len(node.gpus)):
             self._measure(index)
@@ -70,18 +92,19 @@ class Room:
         """The same room apart, for what-if."""
         twin = Room.__new__(Room)
         twin.node, twin.usable, twin.groups = self.node, self.usable, self.groups
-        twin.kinds, twin.memo, twin.most, twin.idle_cost = self.kinds, {}, {}, None
+        twin.kinds, twin.memo, twin.idle_cost = self.kinds, {}, None
+        twin.blank = self.blank
         twin.cpu, twin.memory, twin.pods = self.cpu, self.memory, self.pods
         twin.slices, twin.parts, twin.left = self.slices[:], self.parts[:], self.left[:]
         twin.free, twin.whole = self.free, self.whole
         return twin
 
     def _add(self, what: Take, sign: int) -> None:
+        self.blank = None
         self.cpu += sign * what.cpu_milli
         self.memory += sign * what.memory_bytes
         self.pods += sign
         self.memo.clear()
-        self.most.clear()
         self.idle_cost = None
         for index, slices, parts in what.gpus:
             self.slices[index] += sign * slices

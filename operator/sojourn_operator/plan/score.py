@@ -29,6 +29,10 @@ class Weights:
     """How much each cost counts; found by simulation of mixes, see docs/placement.md."""
 
     worth: float = 1.0
+    square: float = 0.0
+    """The part of the worth that counts remainders by their square and not by the mix's prices, so
+    that the fullest GPU is filled first and others drain.
+    """
     shortage: float = 0.447
     """Per thousandth of free GPU that the node's free CPU cannot serve."""
     surplus: float = 0.111
@@ -45,8 +49,14 @@ class Weights:
     scarce: float = 0.391
     scarce_power: float = 0.807
     """Of a model's demand over supply, by those who accept few models."""
+    roomy: float = 0.0
+    """Per free GPU of the node, so that the fullest node is filled first and others drain."""
     step: float = 50.0
     """Costs that differ by less may tie."""
+
+
+PASSING: Final = Weights(worth=2.0, square=0.5, opened=0.0, fresh=400.0, roomy=100.0, step=10.0)
+"""Where sessions come and go: what is kept empty now serves those who need it whole later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +69,21 @@ class Site:
 
 
 class Policy:
-    """Scores with weights and a tuning; `retune` when the mix or the GPUs have changed."""
+    """Scores with weights and a tuning; `retune` when the mix or the GPUs have changed.
 
-    def __init__(self, weights: Weights | None = None) -> None:
-        self.weights = weights or Weights()
+    There are two sets of weights, for sessions that only come and for those that come and go.
+    """
+
+    def __init__(self, weights: Weights | None = None, passing: Weights | None = None) -> None:
+        self.weights = self._coming = weights or Weights()
+        self._passing = passing or PASSING
         self.tuning = Tuning()
         self._sites: dict[str, Site] = {}
         self._tables: dict[tuple[str, int, float], tuple[float, ...]] = {}
 
     def retune(self, mix: Mix, nodes: Iterable[Node]) -> None:
         """Pack for this mix from now on."""
+        self.weights = self._passing if mix.passing else self._coming
         self.tuning = tune(mix, nodes)
         self._sites.clear()
         self._tables.clear()
@@ -124,6 +139,7 @@ class Policy:
                 touched += 1
                 if size < GPU:
                     cost += weights.opened
+        cost += weights.roomy * room.free / GPU
         if room.whole == len(left):
             cost += weights.fresh
         if touched:
@@ -185,7 +201,11 @@ class Policy:
         table = self._tables.get(key)
         if table is None:
             plain = self.tuning.worth.get((gpu.model, gpu.slices), ANY_MIX)
-            table = self._tables[key] = tuple(key[2] * worth for worth in plain)
+            square = self.weights.square
+            table = self._tables[key] = tuple(
+                key[2] * ((1 - square) * priced + square * squared)
+                for priced, squared in zip(plain, ANY_MIX, strict=True)
+            )
         return table
 
 

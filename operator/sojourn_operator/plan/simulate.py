@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from sojourn_operator.plan.actions import DELETED, Move, Pause
+from sojourn_operator.plan.actions import DELETED, Action, Move, Pause, PlaceSession, Resume
+from sojourn_operator.plan.board import inside
 from sojourn_operator.plan.measure import Fill, fill_of
-from sojourn_operator.plan.mix import mix_of
+from sojourn_operator.plan.mix import Flow, mix_of
 from sojourn_operator.plan.planner import Planner
 from sojourn_operator.plan.play import World
-from sojourn_operator.plan.state import Mix, Phase, Session
+from sojourn_operator.plan.state import Mix, Phase, Place, Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,13 @@ class Job:
     session: Session
     arrival: float
     duration: float
+    there: bool = False
+    """It is on its way already: phase, place and times are as they stand, on the world's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One moment; `done` of all jobs have ended."""
+    """One moment. Each session that has come is counted once; `done` are those that have ended."""
 
     time: float
     running: int
@@ -40,7 +43,9 @@ class Sample:
 
 @dataclass(slots=True)
 class Fate:
-    """What became of one session: how often it was sent away, and how long it waited in all."""
+    """What became of one session: how often it was paused for another, how often it started again
+    at another place than before, and how long it waited in all.
+    """
 
     tier: str
     started: float | None = None
@@ -63,6 +68,7 @@ class Simulation:
     fates: dict[str, Fate] = field(default_factory=dict)
     _left: dict[str, float] = field(default_factory=dict)
     _mix: Mix = field(default_factory=Mix)
+    _flow: Flow = field(default_factory=Flow)
 
     def run(self) -> Iterator[Sample]:
         """Play until every job has ended, nothing more can happen, or `until`."""
@@ -84,13 +90,20 @@ class Simulation:
 
     def _arrive(self, job: Job) -> None:
         now = self.world.now
-        session = replace(job.session, created=now, since=now, phase=Phase.WAITING)
+        session = job.session
+        if not job.there:
+            session = replace(session, created=now, since=now, phase=Phase.WAITING)
         self.world.put(session)
         self._left[session.key] = job.duration
-        self.fates[session.key] = Fate(session.tier)
+        runs = session.phase is Phase.RUNNING
+        self.fates[session.key] = Fate(session.tier, started=now if runs else None)
 
     def _plan(self) -> float:
-        found = self.planner.plan(replace(self.world.state(), mix=self._mix))
+        state = self.world.state()
+        passing = self._flow.look(inside(state.sessions))
+        if passing is not self._mix.passing:
+            self._mix = replace(self._mix, passing=passing)
+        found = self.planner.plan(replace(state, mix=self._mix))
         for action in found.actions:
             fate = self.fates.get(action.session)
             if fate is None:
@@ -99,11 +112,17 @@ class Simulation:
                 fate.last = action.message
             if isinstance(action, Pause):
                 fate.pauses += bool(action.by)
-            elif isinstance(action, Move):
-                fate.moves += 1
+            fate.moves += self._elsewhere(action)
         self._leave_early(found.actions)
         self.world.do(found.actions)
         return inf if found.next_deadline is None else found.next_deadline
+
+    def _elsewhere(self, action: Action) -> bool:
+        """Whether it starts a session at another place than the one that it held before."""
+        if not isinstance(action, PlaceSession | Resume):
+            return False
+        before = self.world.sessions[action.session].place
+        return before is not None and _spot(before) != _spot(action.place)
 
     def _leave_early(self, actions: Iterable[object]) -> None:
         """Take what a paused session has run off what it has left to run."""
@@ -141,12 +160,18 @@ class Simulation:
                 self.world.end(key)
 
     def _sample(self) -> Sample:
-        phases = [one.phase for one in self.world.sessions.values()]
+        # A deleted session's pod may still be ending; the session itself is done.
+        phases = [one.phase for one in self.world.sessions.values() if not one.deleting]
         return Sample(
             time=self.world.now,
             running=phases.count(Phase.RUNNING) + phases.count(Phase.STARTING),
-            waiting=phases.count(Phase.WAITING),
+            waiting=phases.count(Phase.WAITING) + phases.count(Phase.FAILED),
             paused=phases.count(Phase.PAUSED) + phases.count(Phase.PAUSING),
-            done=sum(fate.ended is not None for fate in self.fates.values()),
+            done=len(self.fates) - len(phases),
             fill=fill_of(self.planner.board.placer, self._mix),
         )
+
+
+def _spot(place: Place) -> tuple[str, ...]:
+    """Which GPUs, whatever is taken of them."""
+    return (place.node, *(str(use.ordinal) for use in place.gpus))

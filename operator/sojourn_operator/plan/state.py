@@ -106,6 +106,8 @@ class Node:
     schedulable: bool = True
     """False when cordoned."""
     ready: bool = True
+    heard: bool = True
+    """False when its device plugin says nothing any more: nobody knows how its GPUs are."""
     draining: bool = False
     """Sessions there shall move away, Gold too."""
     pods: int = 110
@@ -130,6 +132,10 @@ class Request:
     cpu_milli: int = 0
     memory_bytes: int = 0
     spread: bool = False
+    bandwidth: int = 0
+    """GB/s of memory in all without which the tier's time between tokens cannot be met: a wish, as
+    it is derived from all weights, of which a model may read a part. 0: no such target.
+    """
 
     def on_each(self, shards: int) -> tuple[int, int]:
         """Slices and share on each of `shards` GPUs, rounded up."""
@@ -154,8 +160,10 @@ class Session:
     suspend: bool = False
     """It shall not run: by its spec, or because it idles."""
     deleting: bool = False
-    save_bytes: int = 0
-    """Bytes that a pause would have to write."""
+    save_bytes: int | None = None
+    """Bytes that a pause would still have to write, at the last poll; None if none has told."""
+    saved_bytes: int = 0
+    """Bytes of its context in the store, at the last poll."""
     kernel_class: str = ""
     """Of its snapshot; empty without one."""
     nomination: Nomination | None = None
@@ -165,6 +173,11 @@ class Session:
     """Nodes that refused it lately."""
     budgets: tuple[str, ...] = ()
     """Names of the disruption budgets that cover it."""
+
+    @property
+    def to_save(self) -> int:
+        """What the plan weighs: what is unknown weighs nothing."""
+        return self.save_bytes or 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +212,8 @@ class Mix:
     """Kinds of request with their counts; empty while nothing is known."""
 
     counts: tuple[tuple[Request, int], ...] = ()
+    passing: bool = False
+    """Whether sessions come and go, so that room kept whole today serves whoever comes next."""
 
     @property
     def total(self) -> int:

@@ -27,6 +27,18 @@ def over(state: State, books: Books, session: Session) -> int:
     return used - limit if limit else max(used, session.request.share, 1)
 
 
+def most_over(state: State, books: Books, tier: str) -> int:
+    """`over` of the tenant that is furthest above its guarantee for a tier, 0 without any."""
+    return max(
+        (
+            used.share - guarantee(state, tenant, kind)
+            for (tenant, kind), used in books.by_tier.items()
+            if kind == tier
+        ),
+        default=0,
+    )
+
+
 def borrows(state: State, books: Books, session: Session) -> bool:
     """Whether its tenant could lose the session and still have its guarantee."""
     return over(state, books, session) >= max(session.request.share, 1)
@@ -94,7 +106,8 @@ def broken_promises(state: State) -> dict[str, str]:
         if promised > capacity and name not in found:
             found[name] = (
                 f"its guarantee of {amount} for {tier} is not covered: "
-                f"{promised} are promised up to here, the GPUs in service have {capacity}"
+                f"{promised} are promised up to here, the GPUs in service have {capacity} "
+                "for work that is half decode"
             )
     return found
 
@@ -104,7 +117,7 @@ def capacity_of(nodes: Iterable[Node]) -> int:
     return sum(
         gpu.speed.capacity(500)
         for node in nodes
-        if node.ready and node.schedulable and not node.draining
+        if node.ready and node.heard and node.schedulable and not node.draining
         for gpu in node.gpus
         if gpu.healthy and gpu.speed is not None
     )

@@ -3,13 +3,27 @@
 Holds what the steps share; decides nothing. The steps run in the order that `planner` gives.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from sojourn_operator.plan.actions import Action
-from sojourn_operator.plan.board import Board
+from sojourn_operator.plan.board import HOLDING, Board
 from sojourn_operator.plan.state import Place, Request, Session, State
 from sojourn_operator.plan.take import Take
+
+
+@dataclass(frozen=True, slots=True)
+class SentAway:
+    """A victim, its claimant, and how many ways to make room there were.
+
+    `beside` are the others whose leave the same room takes.
+    """
+
+    victim: Session
+    claimant: Session
+    options: int
+    reclaimed: bool
+    beside: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -27,9 +41,11 @@ class Turn:
     """Claimants whose nomination does not hold any more."""
     hopeless: set[tuple[Request, str, str]] = field(default_factory=set)
     """Requests of tier and tenant that found no victims: the next of a kind need not look."""
+    starts: int = 0
+    """Sessions that it places or resumes so far."""
+    sent_away: list[SentAway] = field(default_factory=list)
+    """Victims whose home or pause is decided when all claimants of the band are served."""
     _leaving_at: dict[str, list[Take]] = field(default_factory=dict)
-    missing: dict[Request, tuple[bool, str]] = field(default_factory=dict)
-    """What was said to a request that found no room, for the next of its kind."""
 
     def __post_init__(self) -> None:
         self.leaving.update(self.board.pausing)
@@ -67,21 +83,52 @@ class Turn:
         return None if not avoid else lambda node: node not in avoid
 
     def free_place(self, session: Session) -> Place | None:
-        """The best free place, in the kernel class of its snapshot if there is one."""
+        """The best free place, if there is one in the kernel class of its snapshot, fast enough for
+        its tier's target, and on the node that it was on last if that costs little.
+        """
         request = session.request
-        placer = self.board.placer
-        accept = self.accepts(session)
-        wish = session.kernel_class
         for shards in range(request.shards, max(request.max_shards, request.shards) + 1):
-            if wish:
-                alike = self._same_class(wish, accept)
-                place = placer.find(request, shards, accept=alike)
+            for accept in self._wishes(session, shards):
+                place = self._find(session, shards, accept)
                 if place is not None:
                     return place
-            place = placer.find(request, shards, accept=accept)
-            if place is not None:
-                return place
         return None
+
+    def _wishes(self, session: Session, shards: int) -> Iterator[Callable[[str], bool] | None]:
+        """Which nodes to look at first, and then: exact text counts more than a quick one."""
+        accept = self.accepts(session)
+        alike = self._same_class(session.kernel_class, accept) if session.kernel_class else None
+        least = session.request.bandwidth / max(shards, 1) / 1000
+        if least and alike is not None:
+            yield self._as_fast(least, alike)
+        if alike is not None:
+            yield alike
+        if least:
+            yield self._as_fast(least, accept)
+        yield accept
+
+    def _as_fast(self, tbps: float, accept: Callable[[str], bool] | None) -> Callable[[str], bool]:
+        """Nodes whose GPUs all have this memory bandwidth in TB/s."""
+        rooms = self.board.placer.rooms
+
+        def fast(name: str) -> bool:
+            if accept is not None and not accept(name):
+                return False
+            gpus = rooms[name].node.gpus
+            return all(gpu.speed is not None and gpu.speed.tbps >= tbps for gpu in gpus)
+
+        return fast
+
+    def _find(
+        self, session: Session, shards: int, accept: Callable[[str], bool] | None
+    ) -> Place | None:
+        placer, last = self.board.placer, session.place
+        place = placer.find(session.request, shards, accept=accept)
+        if place is None or last is None or last.node == place.node or session.phase in HOLDING:
+            return place
+        if last.node not in placer.rooms or (accept is not None and not accept(last.node)):
+            return place
+        return placer.find_near(session.request, shards, near=last.node, than=place)
 
     def exact_at(self, session: Session, place: Place) -> bool:
         """Whether the place computes in the class of the session's snapshot, as far as known."""

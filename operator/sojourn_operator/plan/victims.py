@@ -34,8 +34,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A place that becomes free when the victims are gone; `options` is how many others there
-    were.
+    """A place that becomes free when the victims are gone; `options` is how many places were
+    compared.
     """
 
     place: Place
@@ -135,7 +135,7 @@ def cost_of(chosen: Sequence[Candidate], *, node: str, ordinal: int) -> Cost:
         sum(one.violates for one in chosen),
         max(one.priority for one in chosen),
         max(-one.over for one in chosen),
-        sum(one.session.save_bytes for one in chosen),
+        sum(one.session.to_save for one in chosen),
         len(chosen),
         -max(one.session.since for one in chosen),
         tie_of(node),
@@ -166,7 +166,7 @@ def candidate(
             violates,
             priority,
             -over,
-            session.save_bytes,
+            session.to_save,
             -session.since,
             session.key,
         ),

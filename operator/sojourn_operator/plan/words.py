@@ -3,19 +3,29 @@
 Text only. Numbers come with their unit, places as `node-b gpu-1`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
-from sojourn_operator.plan.need import Need, node_refusal
-from sojourn_operator.plan.room import Most, Room
+from sojourn_api.quantity import size
+
+from sojourn_operator.plan.room import Room
 from sojourn_operator.plan.state import Place, Request, Session
-from sojourn_operator.plan.take import WHOLE
+
+NAMED: Final = 3
+"""So many sessions a sentence names; the rest it counts."""
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 slice`, `2 slices`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def asked(request: Request) -> str:
     """`12 slices on one GPU and a share of 500`."""
     slices, share = request.on_each(max(request.shards, 1))
     where = "on one GPU" if request.shards <= 1 else f"on each of {request.shards} GPUs"
-    text = f"{slices} slice{'' if slices == 1 else 's'} {where}"
+    text = f"{counted(slices, 'slice')} {where}"
     return f"{text} and a share of {share}" if share else text
 
 
@@ -24,81 +34,56 @@ def at(place: Place) -> str:
     return " ".join([place.node, *(f"gpu-{use.ordinal}" for use in place.gpus)])
 
 
-def size(count: int) -> str:
-    """Bytes for people."""
-    for unit, width in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= width:
-            return f"{count / width:.3g} {unit}"
-    return f"{count} bytes"
+def paused_for(
+    claimant: Session, victim: Session, *, options: int, beside: Sequence[str] = ()
+) -> str:
+    """Why this victim, and who makes the room with it.
+
+    `options` counts the places that were compared; without it the choice is an earlier plan's.
+    """
+    text = f"paused for {claimant.key}: needs {asked(claimant.request)}"
+    if beside:
+        more = f" and {len(beside) - NAMED} more" if len(beside) > NAMED else ""
+        text += f", made free with {', '.join(beside[:NAMED])}{more}"
+    if options == 1:
+        text += "; the only place found"
+    elif options > 1:
+        text += f"; cheapest of {options} places"
+    return text + _unsaved(victim)
 
 
-def paused_for(claimant: Session, victim: Session, *, options: int) -> str:
-    """Why this victim; without `options` it was chosen in an earlier plan."""
-    others = f"cheapest of {options} candidates, " if options > 1 else ""
-    others = "the only candidate, " if options == 1 else others
-    return (
-        f"paused for {claimant.key}: needs {asked(claimant.request)}; "
-        f"{others}{size(victim.save_bytes)} to save"
-    )
+def _unsaved(victim: Session) -> str:
+    """How much of its context is saved and how much is not; nothing where no poll has told."""
+    if victim.save_bytes is None:
+        return ""
+    saved, rest = size(victim.saved_bytes), size(victim.save_bytes)
+    return f"; of its context {saved} were saved and {rest} were not, at the last look"
 
 
 def moved_for(claimant: Session, victim: Session, home: Place) -> str:
     """Why this one moves, and where to."""
     return (
-        f"moved to {at(home)} for {claimant.key}, which needs {asked(claimant.request)}; "
-        f"{size(victim.save_bytes)} to save"
+        f"moved to {at(home)} for {claimant.key}, which needs {asked(claimant.request)}"
+        f"{_unsaved(victim)}"
     )
 
 
-def no_room(rooms: Iterable[tuple[Room, Need | None]], request: Request) -> tuple[bool, str]:
-    """Whether any GPU could ever serve the request, and in numbers what is missing now.
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What a request lacks. `where` is the most free GPU that it might use (empty: there is none),
+    with its free `slices` and `share`; `beside` what its node lacks else.
 
-    Each room comes with the request's need there, None where the node itself is excluded.
+    Of `count` GPUs `matching` may serve it, `able` if they were empty; `refusals` counts nodes.
     """
-    count = matching = able = 0
-    most: tuple[tuple[int, int], Room, int] | None = None
-    left_out: dict[str, int] = {}
-    for room, need in rooms:
-        if need is None or not room.usable:
-            refusal = node_state(room) or node_refusal(room.node, request)
-            left_out[refusal] = left_out.get(refusal, 0) + 1
-            continue
-        count += len(need.gpu.parts)
-        here = room.most.get(need.gpu)
-        if here is None:
-            here = room.most[need.gpu] = _most_free(room, need)
-        rank, index, matches, serves = here
-        matching, able = matching + matches, able + serves
-        if matches and (most is None or rank > most[0]):
-            most = (rank, room, index)
-    found = None if most is None else _free_at(most[1], most[2], request)
-    return able >= max(request.shards, 1), _sentence(
-        request, most=found, count=count, matching=matching, able=able, refusals=left_out
-    )
 
-
-def _most_free(room: Room, need: Need) -> Most:
-    """The GPU of a node that comes closest to what is needed."""
-    slices, gpus = need.gpu.slices, room.node.gpus
-    best, at, matching, able = (-1, -1), -1, 0, 0
-    for index, parts in enumerate(need.gpu.parts):
-        if parts < 0:
-            continue
-        matching += 1
-        able += parts <= WHOLE and gpus[index].slices >= slices
-        free = max(room.slices[index], 0)
-        rank = (min(free, slices), room.parts[index] if parts else free)
-        if rank > best:
-            best, at = rank, index
-    return best, at, matching, able
-
-
-def _free_at(room: Room, index: int, request: Request) -> tuple[int, int, str]:
-    """Free slices and share of one GPU, and its name."""
-    gpu = room.node.gpus[index]
-    capacity = 0 if gpu.speed is None else gpu.speed.capacity(request.decode_fraction)
-    share = max(room.parts[index], 0) * capacity // WHOLE
-    return max(room.slices[index], 0), share, f"{room.node.name} gpu-{gpu.ordinal}"
+    where: str
+    slices: int
+    share: int
+    beside: str
+    count: int
+    matching: int
+    able: int
+    refusals: Mapping[str, int]
 
 
 def node_state(room: Room) -> str:
@@ -106,39 +91,49 @@ def node_state(room: Room) -> str:
     node = room.node
     if not node.ready:
         return "not ready"
+    if not node.heard:
+        return "its device plugin is gone"
     if node.draining:
         return "draining"
     return "" if node.schedulable else "cordoned"
 
 
-def _sentence(
-    request: Request,
-    *,
-    most: tuple[int, int, str] | None,
-    count: int,
-    matching: int,
-    able: int,
-    refusals: dict[str, int],
-) -> str:
+def beside(room: Room, request: Request) -> str:
+    """What a node lacks beside its GPUs, in numbers: `has 500 mCPU free and 4000 are needed`."""
+    lacks = []
+    if room.cpu < request.cpu_milli:
+        lacks.append(f"has {max(room.cpu, 0)} mCPU free and {request.cpu_milli} are needed")
+    if room.memory < request.memory_bytes:
+        free, needed = size(max(room.memory, 0)), size(request.memory_bytes)
+        lacks.append(f"has {free} of memory free and {needed} are needed")
+    if room.pods < 1:
+        lacks.append("takes no more pods")
+    return " and ".join(lacks)
+
+
+def no_room(request: Request, missing: Missing) -> str:
+    """One sentence on what a request lacks."""
     slices, share = request.on_each(max(request.shards, 1))
     text = f"needs {asked(request)}; "
-    if most is None:
+    if not missing.where:
         wished = " or ".join(request.gpu_models)
         text += f"no healthy GPU of model {wished}" if wished else "no healthy GPU"
-        text += f" among {count}"
-    elif most[0] < slices:
-        text += f"the most free is {most[0]} on {most[2]}"
-    elif most[1] < share:
-        text += f"the most free share is {most[1]}, with {most[0]} slices, on {most[2]}"
-    elif request.shards > 1:
-        text += f"no node has {request.shards} linked GPUs with that; {matching} GPUs match"
-    else:
+        text += f" among {missing.count}"
+    elif missing.slices < slices:
+        text += f"the most free is {missing.slices} on {missing.where}"
+    elif missing.share < share:
         text += (
-            f"{most[2]} has that, but its node lacks {request.cpu_milli} mCPU or "
-            f"{size(request.memory_bytes)} of memory"
+            f"the most free share is {missing.share}, with {counted(missing.slices, 'slice')}, "
+            f"on {missing.where}"
         )
-    if most is not None and not able:
+    elif missing.beside:
+        text += f"{missing.where} has that, but its node {missing.beside}"
+    elif request.shards > 1:
+        text += f"no node has {request.shards} linked GPUs with that; {missing.matching} GPUs match"
+    else:
+        text += f"{missing.where} has that and is kept for another"
+    if missing.where and not missing.able:
         text += "; no GPU is large enough even when empty"
-    for reason, nodes in sorted(refusals.items()):
-        text += f"; {nodes} node{'' if nodes == 1 else 's'} left out ({reason})"
+    for reason, nodes in sorted(missing.refusals.items()):
+        text += f"; {counted(nodes, 'node')} left out ({reason})"
     return text

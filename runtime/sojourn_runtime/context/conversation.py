@@ -6,9 +6,11 @@ rebuilt from the ids. HTTP belongs to `server`, bytes and folders to `store`.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Final, TypeAlias, TypedDict, cast
+from typing import Final, NotRequired, TypeAlias, TypedDict, cast
+
+from sojourn_runtime.engine.request import Origin
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -91,6 +93,8 @@ class Response:
     echo: Mapping[str, Json] = field(default_factory=dict)
     """Settings that are only told back."""
     cached_tokens: int = 0
+    origin: Origin = field(default_factory=Origin)
+    """In which tiers they were found."""
     ending: Ending | None = None
 
     @property
@@ -285,6 +289,7 @@ def response_to_json(response: Response) -> dict[str, Json]:
         "background": response.background,
         "echo": dict(response.echo),
         "cached_tokens": response.cached_tokens,
+        "origin": asdict(response.origin),
         "ending": None
         if ending is None
         else {
@@ -315,6 +320,8 @@ class _ResponseDocument(TypedDict):
     background: bool
     echo: dict[str, Json]
     cached_tokens: int
+    origin: NotRequired[dict[str, int]]
+    """Absent in documents of earlier releases."""
     ending: _EndingDocument | None
 
 
@@ -340,6 +347,7 @@ def response_from_json(value: Mapping[str, Json]) -> Response:
         background=document["background"],
         echo=document["echo"],
         cached_tokens=document["cached_tokens"],
+        origin=Origin(**document.get("origin", {})),
         ending=None
         if ending is None
         else Ending(

@@ -40,6 +40,12 @@ class SnapshotCorrupt(ContextError):  # noqa: N818
     retry = False
 
 
+class SnapshotMissing(ContextError):  # noqa: N818
+    """The store lacks what was committed to it: emptied, or another volume is mounted."""
+
+    reason = "SnapshotMissing"
+
+
 class SnapshotOfOtherModel(ContextError):  # noqa: N818
     """The context was made by other weights."""
 

@@ -38,6 +38,12 @@ BEGINNING: Final = Commit(0, 0)
 """Before every commit."""
 
 
+def is_manifest(name: str) -> bool:
+    """Whether an object of this name is a manifest."""
+    found = parse(name)
+    return found is not None and found[0] == "manifest"
+
+
 def parse(name: str) -> tuple[str, Commit] | None:
     """Kind and place of an object, or None for what is not ours."""
     match = _NAME.fullmatch(name)

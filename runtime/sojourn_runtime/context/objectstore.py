@@ -140,12 +140,13 @@ class S3Log:
 
     def __init__(self, store: S3Store, name: str) -> None:
         self._store, self._name = store, name
-        self._data = bytearray()
+        self._data = b""
         store.put(name, [b""])
 
     def append(self, data: bytes) -> None:
-        self._data += data
-        self._store.replace(self._name, bytes(self._data))
+        longer = self._data + data
+        self._store.replace(self._name, longer)
+        self._data = longer  # not before: what was refused must not come with the next append
 
     def close(self) -> None:
         pass

@@ -5,6 +5,7 @@ writes segments, then the manifest, then removes what nobody needs. Jobs are don
 manifest never names what is not durable. An error stays and is raised at the next call.
 """
 
+import itertools
 import queue
 import threading
 import zlib
@@ -56,30 +57,43 @@ class Saver:
         store: Store,
         *,
         session: str,
+        owner: str = "",
         identity: Identity,
         epoch: int,
         number: int,
         newest: str,
         base: str,
         blocks: Iterable[SavedBlock] = (),
+        inexact: str = "",
         budget: int,
+        moves: Callable[[], None] = lambda: None,
     ) -> None:
         """`number` is the last used in this epoch, `newest` the manifest that a commit replaces.
 
-        `base` is the last good one, which stays until there are two newer ones.
+        `base` is the last good one, which stays until there are two newer ones. `inexact` is
+        said in each manifest. `moves` is called in the saver's thread after each job that it got
+        done.
         """
         self._store = store
         self._session = session
+        self._owner = owner
         self._identity = identity
+        self._inexact = inexact
         self._epoch = epoch
         self._number = number
         self._newest = newest
         self._former = base
         self._budget = budget
+        self._moves = moves
         self._segments = number
         self._block_bytes = 0
         self.blocks = {block.name: block for block in blocks}
         """Every block in the store, committed or about to be."""
+        self._uses: dict[str, int] = {}
+        """When each segment was last written or read, by `_clock`."""
+        self._clock = itertools.count(1)
+        self.pending: dict[bytes, bytes | memoryview] = {}
+        """What is not written yet, to be read here meanwhile."""
         self._previous = frozenset(block.segment for block in self.blocks.values())
         self._texts = {name: block.text() for name, block in self.blocks.items()}
         self._open: list[tuple[Entry, bytes | memoryview]] = []
@@ -115,9 +129,14 @@ class Saver:
     def add(self, entry: Entry, data: bytes | memoryview) -> None:
         """Save a block; a memoryview must not change before the next `wait`."""
         self._open.append((entry, data))
+        self.pending[entry.name] = data
         self._open_bytes += len(data)
         if self._open_bytes >= SEGMENT:
             self.flush()
+
+    def used(self, block: SavedBlock) -> None:
+        """Somebody came back for it; from any thread."""
+        self._uses[block.segment] = next(self._clock)
 
     def flush(self) -> None:
         """Write what was added, however little."""
@@ -179,6 +198,7 @@ class Saver:
 
     def _counted(self, job: Callable[[], None]) -> None:
         job()
+        self._moves()
         with self._idle:
             self._outstanding -= 1
             self._idle.notify_all()
@@ -203,8 +223,11 @@ class Saver:
             offset += len(data)
             self.blocks[saved.name], self._texts[saved.name] = saved, saved.text()
             self._fresh.append(saved.name)
+        self._uses[name] = next(self._clock)
         self._new_bytes += self._store.put(name, [data for _, data in blocks])
         self._backlog -= size
+        for entry, _ in blocks:
+            self.pending.pop(entry.name, None)
 
     def _commit(self, commit: Commit, captured: Captured) -> None:
         dropped = self._drop(captured.needed)
@@ -212,8 +235,10 @@ class Saver:
         data = Manifest(
             commit=commit,
             session=self._session,
+            owner=self._owner,
             saved=saved,
             identity=self._identity,
+            inexact=self._inexact,
             requests=captured.requests,
             documents=captured.documents,
             blocks=self._texts.values(),
@@ -241,13 +266,16 @@ class Saver:
         self._jobs.put(lambda: self._collect(former))  # nobody waits for it
 
     def _drop(self, needed: frozenset[bytes]) -> tuple[bytes, ...]:
-        """Forget the oldest segments that no running request uses, until the rest fits."""
+        """Forget the segments that were used longest ago and by no running request, until the rest
+        fits.
+        """
         by_segment: dict[str, list[bytes]] = {}
         for block in self.blocks.values():
             by_segment.setdefault(block.segment, []).append(block.name)
         over = len(self.blocks) * self._identity.block_bytes - self._budget
         dropped: list[bytes] = []
-        for names in by_segment.values():
+        by_use = sorted(by_segment, key=lambda segment: self._uses.get(segment, 0))
+        for names in (by_segment[segment] for segment in by_use):
             if over <= 0:
                 break
             if needed.isdisjoint(names):
@@ -270,4 +298,5 @@ class Saver:
             kind, place = parsed
             stale = name not in keep if kind == "segment" else place < oldest
             if stale:
+                self._uses.pop(name, None)
                 self._store.delete(name)

@@ -9,15 +9,21 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sojourn_runtime.context import layout
-from sojourn_runtime.context.errors import ContextError, SnapshotCorrupt, SnapshotOfOtherModel
+from sojourn_runtime.context.errors import (
+    ContextError,
+    SnapshotCorrupt,
+    SnapshotOfOtherModel,
+    StaleEpoch,
+)
 from sojourn_runtime.context.journal import unpack
 from sojourn_runtime.context.layout import BEGINNING, Commit
 from sojourn_runtime.context.state import Context, restore
-from sojourn_runtime.context.store import Store, newest
+from sojourn_runtime.context.store import Store, check_present, newest
 
 VERSION: Final = 1
 _SEAL: Final = b"\nsha256:"
@@ -30,6 +36,8 @@ class Identity:
     weights_digest: str
     kernel_class: str
     block_bytes: int
+    row_exact: bool = field(default=True, compare=False)
+    """See `model.protocol.Runner`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +95,10 @@ class Manifest:
 
     commit: Commit
     session: str
+    owner: str
     saved: str
     identity: Identity
+    inexact: str
     requests: Sequence[str]
     documents: Mapping[str, Mapping[str, str]]
     blocks: Iterable[str]
@@ -97,12 +107,14 @@ class Manifest:
         head = {
             "v": VERSION,
             "session": self.session,
+            "owner": self.owner,
             "epoch": self.commit.epoch,
             "number": self.commit.number,
             "saved": self.saved,
             "weightsDigest": self.identity.weights_digest,
             "kernelClass": self.identity.kernel_class,
             "blockBytes": self.identity.block_bytes,
+            "inexact": self.inexact,
         }
         documents = ",".join(
             f"{json.dumps(kind)}:{{"
@@ -146,17 +158,27 @@ class Loaded:
     bytes: int = 0
     digest: str = ""
     saved: str = ""
+    inexact: str = ""
+    """Why what was said in it is not the uninterrupted text; empty: it is."""
     notes: tuple[str, ...] = field(default=())
     """What was found broken and passed over, for people."""
+    leftover: tuple[str, ...] = ()
+    """Objects of a deleted session of the same name, in the order to delete them."""
 
     @property
     def empty(self) -> bool:
         return not self.context.requests and not self.context.documents and not self.blocks
 
 
-def load(store: Store) -> Loaded:
-    """The newest good manifest with all journals behind it; SnapshotCorrupt if none is good."""
+def load(store: Store, *, expected: str = "", owner: str = "") -> Loaded:
+    """The newest good manifest with all journals behind it; SnapshotCorrupt if none is good.
+
+    `expected` was committed once: SnapshotMissing if neither it nor a later one is there. Without
+    it, what an earlier owner of the store left is no context but `leftover`; StaleEpoch if a later
+    one has the store.
+    """
     names = store.names()
+    check_present(names, expected=expected, uri=store.uri)
     places = sorted(found for name in names if (found := layout.parse(name)) is not None)
     commits = sorted((c for kind, c in places if kind == "manifest"), reverse=True)
     last = max((commit for _, commit in places), default=BEGINNING)
@@ -167,6 +189,9 @@ def load(store: Store) -> Loaded:
         except ContextError as error:
             notes.append(str(error))
             continue
+        other = value.get("owner", "")
+        if owner and other and other != owner and not expected:
+            return _left(names, other=other, owner=owner, uri=store.uri)
         context = restore(value["requests"], value["documents"])
         for kind, place in places:
             if kind == "journal" and place >= commit:
@@ -181,6 +206,7 @@ def load(store: Store) -> Loaded:
             bytes=len(data),
             digest=digest_of(data),
             saved=value["saved"],
+            inexact=value.get("inexact", "") if context.requests or context.documents else "",
             notes=tuple(notes),
         )
     if commits:
@@ -189,6 +215,17 @@ def load(store: Store) -> Loaded:
             "the folder from a backup, or delete it to start without the context"
         )
     return Loaded(context=Context(), last=last)
+
+
+def _left(names: AbstractSet[str], *, other: str, owner: str, uri: str) -> Loaded:
+    """An empty context in place of that of another session of the name."""
+    if other > owner:
+        raise StaleEpoch(
+            f"{uri}: a later session of this name ({other}) has the store, this is {owner}; end it"
+        )
+    # Manifests last: whoever is cut off in between finds again whose the rest is.
+    ours = sorted((layout.is_manifest(name), name) for name in names if layout.parse(name))
+    return Loaded(context=Context(), leftover=tuple(name for _, name in ours))
 
 
 def _read(store: Store, name: str) -> tuple[dict[str, Any], bytes]:
@@ -237,3 +274,13 @@ def compatible(loaded: Loaded, identity: Identity, *, uri: str) -> str:
             f"saved by kernel class {saved.kernel_class}, computed again by {identity.kernel_class}"
         )
     return ""
+
+
+def unsteady(loaded: Loaded, identity: Identity) -> str:
+    """Empty if a context that goes on in these kernels gets the text it would have got anyway."""
+    if identity.row_exact or not (loaded.context.requests or loaded.context.documents):
+        return ""
+    return (
+        f"taken up by kernel class {identity.kernel_class}, which is not row-exact: another batch "
+        "may turn a close call between two tokens"
+    )

@@ -1,12 +1,12 @@
 """Which blocks of the KV pool are free, and how many requests use each of the others.
 
 Pure bookkeeping over block numbers; what a block contains is known to `prefix`, its bytes to the
-model's runner. Every operation takes constant time, also out of the middle of the free list: a
-`dict` keeps the order of insertion, and with it the least recently used block in front.
+model's runner. Every operation takes constant time, also out of the middle of the free list. That
+is an `OrderedDict`: taking the first of a `dict` again and again walks over the gap left in front.
 """
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator
 
 
 class BlockPool:
@@ -17,13 +17,22 @@ class BlockPool:
     def __init__(self, count: int) -> None:
         self.count = count
         self._refs = [0] * count
-        self._blank: dict[int, None] = dict.fromkeys(range(count))
-        self._kept: dict[int, None] = {}
+        self._blank = list(range(count - 1, -1, -1))
+        self._kept: OrderedDict[int, None] = OrderedDict()
 
     @property
     def free(self) -> int:
         """Blocks that nobody uses, with or without content worth keeping."""
         return len(self._blank) + len(self._kept)
+
+    @property
+    def blank(self) -> int:
+        """Free blocks that hold nothing worth keeping."""
+        return len(self._blank)
+
+    def kept(self) -> Iterator[int]:
+        """Free blocks with content, the least recently used first."""
+        return iter(self._kept)
 
     def refs(self, block: int) -> int:
         """How many requests use the block."""
@@ -31,11 +40,12 @@ class BlockPool:
 
     def take(self) -> int | None:
         """A block for one user, or None; the caller forgets what the block was known for."""
-        source = self._blank or self._kept
-        if not source:
+        if self._blank:
+            block = self._blank.pop()
+        elif self._kept:
+            block, _ = self._kept.popitem(last=False)
+        else:
             return None
-        block = next(iter(source))
-        del source[block]
         self._refs[block] = 1
         return block
 
@@ -51,13 +61,16 @@ class BlockPool:
             raise ValueError(f"block {block} is released more often than it was taken")
         self._refs[block] -= 1
         if self._refs[block] == 0:
-            (self._kept if keep else self._blank)[block] = None
+            if keep:
+                self._kept[block] = None
+            else:
+                self._blank.append(block)
 
     def drop(self, block: int) -> None:
         """The content of a block is worthless now; if it is free it goes first."""
-        if self._refs[block] == 0:
-            self._kept.pop(block, None)
-            self._blank[block] = None
+        if block in self._kept:
+            del self._kept[block]
+            self._blank.append(block)
 
     def check(self, used: Iterable[int]) -> None:
         """Raises unless the users' blocks (with repetition) and the free ones make up the pool."""

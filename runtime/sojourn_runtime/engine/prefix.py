@@ -2,8 +2,9 @@
 
 A block's name is a hash over its tokens and its parent's name; the root's name stands for weights,
 kernel class, rope and salt. So an equal name means equal bytes, in this process or another, and
-the KV of a shared beginning is found whoever computed it. A block is on the device, in the store
-(`saved`), or both. Partly equal blocks serve too: by copy, as far as they agree. Pure: no bytes.
+the KV of a shared beginning is found whoever computed it. A block is on the device, on the host, in
+the store (`saved`), or in several of them. Partly equal blocks serve too: by copy, as far as they
+agree. Pure: no bytes.
 """
 
 import struct
@@ -12,8 +13,6 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice, takewhile
 from typing import TypeAlias
-
-from sojourn_runtime.engine.blocks import BlockPool
 
 BLOCK = 64
 """Tokens of a block: one tile of the attention kernels."""
@@ -35,17 +34,17 @@ def name_of(parent: Name, tokens: Sequence[int]) -> Name:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A known block: on the device unless `block` is None, in the store if `saved`."""
+    """A known block: on the device unless `block` is None, on the host unless `host` is None."""
 
     name: Name
     parent: Name
     tokens: tuple[int, ...]
     block: int | None = None
     saved: bool = False
-
-    @property
-    def full(self) -> bool:
-        return len(self.tokens) == BLOCK
+    """The store has it, or the saver will have written it."""
+    host: int | None = None
+    pins: int = 0
+    """How many requests will come back for it (see `host`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +58,28 @@ class Hit:
 class PrefixIndex:
     """All known blocks, by name, by parent and by place."""
 
-    __slots__ = ("_by_block", "_by_name", "_by_parent", "_pool")
+    __slots__ = ("_by_block", "_by_name", "_by_parent")
 
-    def __init__(self, pool: BlockPool) -> None:
-        self._pool = pool
+    def __init__(self) -> None:
         self._by_name: dict[Name, Entry] = {}
         self._by_parent: dict[Name, dict[Name, None]] = {}
         self._by_block: dict[int, Entry] = {}
 
-    def match(self, parent: Name, tokens: Sequence[int]) -> list[Hit]:
-        """The longest known beginning of `tokens`: full blocks, then at most one in part."""
+    def match(self, parent: Name, tokens: Sequence[int], names: Sequence[Name]) -> list[Hit]:
+        """The longest known beginning of `tokens`: full blocks, then at most one in part.
+
+        `names` are those of the full blocks (`names_of`), which callers keep.
+        """
         hits = []
-        for start in range(0, len(tokens), BLOCK):
-            piece = tuple(tokens[start : start + BLOCK])
-            entry = self._by_name.get(name_of(parent, piece))
-            if entry is None or not entry.full:
-                hits += self._in_part(parent, piece)
+        for name in names[: len(tokens) // BLOCK]:
+            entry = self._by_name.get(name)
+            if entry is None:
                 break
             hits.append(Hit(entry, BLOCK))
-            parent = entry.name
-        return hits
+            parent = name
+        start = len(hits) * BLOCK
+        piece = tuple(tokens[start : start + BLOCK])
+        return hits + self._in_part(parent, piece) if piece else hits
 
     def _in_part(self, parent: Name, piece: tuple[int, ...]) -> list[Hit]:
         siblings = islice(reversed(self._by_parent.get(parent, {})), SIBLINGS)
@@ -112,7 +113,7 @@ class PrefixIndex:
         entry = self._by_block.pop(block, None)
         if entry is not None:
             entry.block = None
-            self._prune(entry)
+            self.prune(entry)
 
     def add_saved(self, parent: Name, tokens: Sequence[int]) -> Entry:
         """The store has this block."""
@@ -126,11 +127,15 @@ class PrefixIndex:
         entry = self._by_name.get(name)
         if entry is not None:
             entry.saved = False
-            self._prune(entry)
+            self.prune(entry)
 
     def on_device(self) -> Iterator[Entry]:
         """Every block on the device that has a name."""
         return iter(tuple(self._by_block.values()))
+
+    def entries(self) -> Iterator[Entry]:
+        """Every known block."""
+        return iter(tuple(self._by_name.values()))
 
     def keeps(self, block: int) -> bool:
         return block in self._by_block
@@ -140,8 +145,9 @@ class PrefixIndex:
         self._by_parent.setdefault(entry.parent, {})[entry.name] = None
         return entry
 
-    def _prune(self, entry: Entry) -> None:
-        if entry.block is None and not entry.saved:
+    def prune(self, entry: Entry) -> None:
+        """Forget the entry if it is nowhere any more."""
+        if entry.block is None and entry.host is None and not entry.saved:
             del self._by_name[entry.name]
             siblings = self._by_parent[entry.parent]
             del siblings[entry.name]
@@ -153,7 +159,7 @@ class PrefixIndex:
         placed = {e.block: e for e in self._by_name.values() if e.block is not None}
         if placed != self._by_block:
             raise AssertionError("blocks and names disagree")
-        if any(e.block is None and not e.saved for e in self._by_name.values()):
+        if any(e.block is None and e.host is None and not e.saved for e in self.entries()):
             raise AssertionError("an entry is nowhere")
         listed = [name for names in self._by_parent.values() for name in names]
         if sorted(listed) != sorted(self._by_name):

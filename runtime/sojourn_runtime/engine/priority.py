@@ -5,12 +5,16 @@ important ones. Two bounds soften it: who waited long comes to the head of the q
 displaced often keeps its place for a while, so that neither side waits for ever.
 """
 
+from sojourn_runtime.engine.prefix import BLOCK
 from sojourn_runtime.engine.request import Progress
 
 AGED = 1000
 """Steps of waiting after which importance no longer counts in the queue (10 to 30 s on a CPU)."""
 PATIENCE = 3
 """Displacements after which a request is left alone for QUANTUM steps each time it runs."""
+SHARE = 64
+"""One step in so many is everybody's; in the others the most important requests compute alone.
+Too few steps to show in their p95, and enough that the rest never stands still."""
 QUANTUM = 64
 
 
@@ -31,6 +35,16 @@ def queue_order(request: Progress) -> tuple[bool, int, bool, int]:
 def rank(request: Progress) -> tuple[int, int]:
     """Sort key of those who run: the most important first, then the oldest."""
     return (-request.priority, request.arrival)
+
+
+def turn(request: Progress) -> tuple[int, bool, int]:
+    """Sort key of those who run for the next step's tokens.
+
+    Among equals who needs at most a block's worth goes first: a chat that returns does not wait
+    for a long prompt. A long one that was passed over for QUANTUM steps is not any more.
+    """
+    long = request.total - request.computed > BLOCK and request.ran < QUANTUM
+    return (-request.priority, long, request.arrival)
 
 
 def displaceable(victim: Progress, *, by: Progress) -> bool:

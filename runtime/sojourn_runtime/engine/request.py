@@ -7,6 +7,8 @@ How tokens become text belongs to `detokenize`, who reads them to `stream`.
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from sojourn_runtime.engine.prefix import Entry
+
 
 class Finish(IntEnum):
     """Why a request made its last token; the number is what the journal holds."""
@@ -75,6 +77,32 @@ class Request:
     """Opaque text of the server (JSON), kept with the request and given back after a resume."""
 
 
+@dataclass(slots=True)
+class Origin:
+    """Where the context of a request was found when it began, in tokens; the rest was computed."""
+
+    device: int = 0
+    host: int = 0
+    store: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.device + self.host + self.store
+
+    def __add__(self, other: "Origin") -> "Origin":
+        return Origin(
+            device=self.device + other.device,
+            host=self.host + other.host,
+            store=self.store + other.store,
+        )
+
+    def cut(self, tokens: int) -> None:
+        """No more than so many were found after all: what came from farthest failed."""
+        self.store = min(self.store, max(0, tokens - self.device - self.host))
+        self.host = min(self.host, max(0, tokens - self.device))
+        self.device = min(self.device, tokens)
+
+
 @dataclass(slots=True, eq=False)
 class Progress:
     """Where the engine is with a request: it lets `computed` catch up with `total`.
@@ -103,6 +131,14 @@ class Progress:
     held: bool = False
     """Its reader lags: it skips steps, and keeps its blocks while nobody needs them."""
     parks: int = 0
+    origin: Origin | None = None
+    """None before it was first admitted."""
+    pins: list[Entry] = field(default_factory=list)
+    """What it will come back for, and the host must not drop meanwhile."""
+    ahead: set[bytes] = field(default_factory=set)
+    """Names of the blocks that were fetched from the store before it ran."""
+    looked: bool = False
+    """The store was searched for its blocks while it waited."""
     finish: Finish = Finish.NONE
 
     @property

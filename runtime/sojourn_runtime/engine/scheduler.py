@@ -5,14 +5,18 @@ catch up with the first. That is chunked prefill, a prefix hit, decode and a res
 arrays, no clock, no I/O; a plan is a value, and the session carries it out.
 """
 
+from bisect import insort
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sojourn_runtime.engine.blocks import BlockPool
+from sojourn_runtime.engine.host import HostTier
+from sojourn_runtime.engine.moves import Ahead, Move
 from sojourn_runtime.engine.prefix import BLOCK, Entry, Hit, Name, PrefixIndex, names_of
-from sojourn_runtime.engine.priority import displaceable, queue_order, rank
+from sojourn_runtime.engine.priority import SHARE, displaceable, queue_order, rank, turn
 from sojourn_runtime.engine.request import Finish, Progress, Request
+from sojourn_runtime.engine.residency import Residency
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +30,16 @@ class Limits:
     """Tokens of prompts per step: bounds how long a step keeps the others' decode waiting."""
     decode: int = 32
     """Requests that get a next token per step."""
+    host: int = 0
+    """Blocks that host memory may hold beside the device's."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Work:
-    """`count` tokens of a request from `start` on; the last one's logits if `samples`."""
+    """`count` tokens of a request from `start` on; the last one's logits if `samples`.
+
+    Not frozen: one is made per request and step, and freezing would double the price.
+    """
 
     progress: Progress
     start: int
@@ -42,27 +51,13 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """Fill a block from the store."""
-
-    name: Name
-    block: int
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """Fill a block from another one."""
-
-    source: int
-    target: int
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """One step. The moves come first and in order: a later one may overwrite an earlier source."""
 
     work: tuple[Work, ...]
-    moves: tuple[Load | Copy, ...]
+    moves: tuple[Move, ...]
+    ahead: tuple[Ahead, ...] = ()
+    """To be begun after the moves, beside the work; the scheduler is told when they are done."""
 
 
 @dataclass(slots=True)
@@ -72,18 +67,23 @@ class Scheduler:
     limits: Limits
     waiting: list[Progress] = field(default_factory=list)
     running: list[Progress] = field(default_factory=list)
-    pool: BlockPool = field(init=False)
-    index: PrefixIndex = field(init=False)
-    _moves: list[Load | Copy] = field(default_factory=list)
+    """By rank."""
+    residency: Residency = field(init=False)
     _arrivals: int = 0
+    _steps: int = 0
 
     def __post_init__(self) -> None:
-        self.pool = BlockPool(self.limits.blocks)
-        self.index = PrefixIndex(self.pool)
+        self.residency = Residency(
+            BlockPool(self.limits.blocks), PrefixIndex(), HostTier(self.limits.host)
+        )
 
-    def fits(self, tokens: int) -> bool:
-        """Whether a request may grow to so many tokens: alone on the device it must find room."""
-        return _blocks(tokens) <= self.limits.blocks
+    @property
+    def pool(self) -> BlockPool:
+        return self.residency.pool
+
+    @property
+    def index(self) -> PrefixIndex:
+        return self.residency.index
 
     def add(
         self, request: Request, *, root: Name, priority: int, output: Sequence[int] = ()
@@ -106,15 +106,38 @@ class Scheduler:
         self._admit()
         prefill, decode = self.limits.prefill, self.limits.decode
         work = []
-        for progress in sorted(self.running, key=rank):
-            missing = progress.total - progress.computed
-            count = min(missing, prefill) if missing > 1 else min(missing, decode)
-            if progress.held or count == 0 or not self._grow(progress, progress.computed + count):
+        self._steps += 1
+        least = self._least_important()
+        for progress in self._in_turn():
+            progress.ran += 1
+            start = progress.computed
+            missing = len(progress.tokens) - start
+            count = min(missing, prefill if missing > 1 else decode)
+            if progress.priority < least or progress.held or count == 0:
                 continue
-            prefill, decode = (prefill - count, decode) if missing > 1 else (prefill, decode - 1)
-            work.append(Work(progress, progress.computed, count))
-        moves, self._moves = tuple(self._moves), []
-        return Plan(tuple(work), moves)
+            end = start + count
+            if end > len(progress.blocks) * BLOCK and not self._grow(progress, end):
+                continue
+            if missing > 1:
+                prefill -= count
+            else:
+                decode -= 1
+            work.append(Work(progress, start, count))
+        self.residency.make_room()
+        # who grew later may have parked one whose work was planned
+        kept = tuple(each for each in work if each.progress.blocks)
+        return Plan(kept, *self.residency.take_moves())
+
+    def _in_turn(self) -> list[Progress]:
+        """Those who run, as the step serves them: by rank, unless somebody has a prompt left."""
+        if any(len(each.tokens) - each.computed > 1 for each in self.running):
+            return sorted(self.running, key=turn)
+        return self.running.copy()
+
+    def _least_important(self) -> int:
+        """Who is less important than this skips the step: those above it need all of it."""
+        awake = [progress.priority for progress in self.running if not progress.held]
+        return (min if self._steps % SHARE == 0 else max)(awake, default=0)
 
     def commit(self, work: Work, token: int | None = None) -> list[Entry]:
         """The work is done, and sampled `token` if it was to; blocks that it filled, named."""
@@ -122,59 +145,69 @@ class Scheduler:
         before, progress.computed = progress.computed, work.start + work.count
         if token is not None:
             progress.tokens.append(token)
-        filled = [
-            self._name(progress, number)
-            for number in range(before // BLOCK, progress.computed // BLOCK)
-        ]
+        full = range(before // BLOCK, progress.computed // BLOCK)
+        filled = [self.residency.name(progress, number) for number in full] if full else []
         if before < len(progress.request.prompt) <= progress.computed:
-            self._name_tail(progress)  # from here on the other choices of this prompt can copy it
+            self.residency.name_tail(
+                progress
+            )  # from here on the other choices of this prompt can copy it
         return filled
 
     def finish(self, progress: Progress, why: Finish) -> None:
         """The request is over; its blocks stay known until they are needed."""
         progress.finish = why
         (self.running if progress in self.running else self.waiting).remove(progress)
-        self._let_go(progress)
+        self.residency.let_go(progress)
+        self.residency.unpin(progress)
 
     def lost(self, block: int) -> None:
         """A move failed, the block's content is void: whoever counted on it computes it again."""
-        self.index.forget(block)
-        self.pool.drop(block)
+        self.residency.lost(block)
         for progress in self.running:
             if block in progress.blocks:
                 start = progress.blocks.index(block) * BLOCK
                 progress.computed = min(progress.computed, start)
+                if progress.origin is not None:
+                    progress.origin.cut(start)
 
     # -- admission --
 
     def _admit(self) -> None:
-        for progress in self.running:
-            progress.ran += 1
         blocked: list[int] = []
         for progress in sorted(self.waiting, key=queue_order):
             progress.waited += 1
             if any(progress.priority <= other for other in blocked):
-                continue  # it stands behind one that finds no room, and is not more important
+                # it stands behind one that finds no room, and is not more important
+                self._look_ahead(progress)
+                continue
             if progress.held or self._computed_by_another(progress):
                 continue
             if not self._try(progress):
                 blocked.append(progress.priority)
-        for progress in self.running:
-            progress.waited = 0
+
+    def _look_ahead(self, progress: Progress) -> None:
+        """What it will need of the store sets out while it waits for its turn."""
+        if not progress.looked and self.residency.host.count:
+            progress.looked = True
+            self.residency.ahead(progress, self.residency.match(progress), begin=True)
 
     def _try(self, progress: Progress) -> bool:
-        hits = self.index.match(progress.root, progress.tokens[:-1])
+        hits = self.residency.match(progress)
+        # Where nobody is kept waiting, the straight way from the store is the faster one.
+        others = any(o.priority >= progress.priority and not o.held for o in self.running)
+        if self.residency.ahead(progress, hits, begin=others):
+            return False
         victims = self._victims(progress, hits)
         if victims is None:
             return False
         for victim in victims:
             self._park(victim)
         if victims:  # parking names what they computed last, under which it is found now
-            hits = self.index.match(progress.root, progress.tokens[:-1])
+            hits = self.residency.match(progress)
         self.waiting.remove(progress)
-        self.running.append(progress)
-        progress.started, progress.ran = True, 0
-        self._use(progress, hits)
+        insort(self.running, progress, key=rank)
+        progress.started, progress.ran, progress.waited = True, 0, 0
+        self.residency.use(progress, hits)
         return True
 
     def _victims(self, progress: Progress, hits: Sequence[Hit]) -> list[Progress] | None:
@@ -222,42 +255,12 @@ class Scheduler:
 
     # -- blocks --
 
-    def _use(self, progress: Progress, hits: Sequence[Hit]) -> None:
-        """Take over what is known: shared where a whole block agrees, a copy where a part does."""
-        known = [hit.entry.block for hit in hits]
-        for block in known:
-            if block is not None:
-                self.pool.share(block)  # all of them before the first is taken: none may be reused
-        for hit, block in zip(hits, known, strict=True):
-            place = block if block is not None and hit.count == BLOCK else self._fill(hit, block)
-            if place is None:
-                return  # only the last, partial one can find no room beside its source
-            progress.blocks.append(place)
-            progress.computed += hit.count
-
-    def _fill(self, hit: Hit, source: int | None) -> int | None:
-        """A block of its own, filled from `source` or from the store."""
-        target = self._take()
-        if source is not None:
-            self._release(source)
-        if target is None:
-            return None
-        if source is not None:
-            self._moves.append(Copy(source, target))
-        else:
-            self._moves.append(Load(hit.entry.name, target))
-            if hit.count == BLOCK:
-                self.index.put(target, hit.entry.parent, hit.entry.tokens)
-        return target
-
     def _grow(self, progress: Progress, tokens: int) -> bool:
         """Blocks for so many tokens, at the expense of who comes behind it; else it parks."""
         if progress not in self.running:
             return False
         while len(progress.blocks) < _blocks(tokens):
-            block = self._take()
-            if block is not None:
-                progress.blocks.append(block)
+            if self.residency.grow(progress):
                 continue
             last = self._last(progress)
             self._park(last)
@@ -275,59 +278,27 @@ class Scheduler:
         return max(behind, key=lambda other: (other.held, rank(other)))
 
     def _park(self, progress: Progress) -> None:
-        self._let_go(progress)
+        self.residency.park(progress)
         self.running.remove(progress)
         self.waiting.append(progress)
         progress.computed, progress.parks, progress.waited = 0, progress.parks + 1, 0
 
-    def _let_go(self, progress: Progress) -> None:
-        """Release in reverse, so that the end of a sequence is reused before its beginning."""
-        if progress.blocks:
-            self._name_tail(progress)
-        while progress.blocks:
-            self._release(progress.blocks.pop())
-
-    def _take(self) -> int | None:
-        block = self.pool.take()
-        if block is not None:
-            self.index.forget(block)
-        return block
-
-    def _release(self, block: int) -> None:
-        self.pool.release(block, keep=self.index.keeps(block))
-
-    def _name(self, progress: Progress, number: int) -> Entry:
-        progress.names = names_of(progress.root, progress.tokens, progress.names)
-        parent = progress.names[number - 1] if number else progress.root
-        tokens = progress.tokens[number * BLOCK : (number + 1) * BLOCK]
-        return self.index.put(progress.blocks[number], parent, tokens)
-
-    def _name_tail(self, progress: Progress) -> None:
-        """Name the last, not yet full block by what it holds; it may go on growing."""
-        number, count = divmod(progress.computed, BLOCK)
-        if count:
-            progress.names = names_of(progress.root, progress.tokens, progress.names)
-            parent = progress.names[number - 1] if number else progress.root
-            tokens = progress.tokens[number * BLOCK : number * BLOCK + count]
-            self.index.put(progress.blocks[number], parent, tokens)
-
     def name_tails(self) -> None:
         """Name the growing blocks of all who run by what they hold now, so that they are saved."""
         for progress in self.running:
-            self._name_tail(progress)
+            self.residency.name_tail(progress)
 
     def check(self) -> None:
         """Raises when the books do not balance; tests call it after every step."""
-        self.pool.check(block for progress in self.running for block in progress.blocks)
-        self.index.check()
+        self.residency.check(block for progress in self.running for block in progress.blocks)
         for progress in self.waiting:
             if progress.blocks or progress.computed:
                 raise AssertionError(f"{progress.id} waits and holds blocks")
         for progress in self.running:
             if not progress.computed <= min(progress.total, len(progress.blocks) * BLOCK):
                 raise AssertionError(f"{progress.id} computed more than it has room for")
-        if len(self.running) > self.limits.slots:
-            raise AssertionError("more requests run than there are slots")
+        if len(self.running) > self.limits.slots or self.running != sorted(self.running, key=rank):
+            raise AssertionError("more requests run than there are slots, or not by rank")
 
 
 def _blocks(tokens: int) -> int:

@@ -1,46 +1,59 @@
 """The runner over the row-exact CPU kernels; needs numpy and the compiled library, not torch."""
 
 import ctypes
-import mmap
 import os
 import threading
 import weakref
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from sojourn_runtime.model import native
 from sojourn_runtime.model.batch import flatten
 from sojourn_runtime.model.binding import BoundModel
 from sojourn_runtime.model.config import BLOCK_TOKENS
 from sojourn_runtime.model.errors import InvalidConfiguration
+from sojourn_runtime.model.pages import pages
 from sojourn_runtime.model.protocol import INTERRUPTED, Interrupted, Logits, Segment, StopFlag
+from sojourn_runtime.model.quantization import kernel_class
+from sojourn_runtime.model.shards.exchange import Exchange
+from sojourn_runtime.model.shards.split import Shard
 from sojourn_runtime.model.weights import Weights
 
-KERNEL_CLASS = "cpu-fma-bf16-v1"
-"""One class for both variants: they give equal bits."""
 ENV_VARIANT = "SOJOURN_KERNEL_VARIANT"
 
 
 class CpuRunner:
     """Implements `protocol.Runner`. KV blocks: [layers][key, value][kv_heads][tile]; tiles as
-    in `attention.h`.
+    in `attention.h`. `pairs`: bf16 linears sum in the order of the matrix unit (AMX).
     """
 
-    kernel_class = KERNEL_CLASS
+    row_exact = True
     block_tokens = BLOCK_TOKENS
 
     def __init__(
-        self, weights: Weights, *, num_blocks: int, threads: int, variant: str | None = None
+        self,
+        weights: Weights,
+        *,
+        num_blocks: int,
+        threads: int,
+        variant: str | None = None,
+        shard: Shard | None = None,
+        pairs: bool = False,
     ) -> None:
+        """A shard's blocks hold its own key heads alone, and its passes are those of all."""
         self.config = weights.config
         self.weights_digest = weights.digest
+        self.kernel_class = kernel_class(weights.kinds, pairs=pairs)
         self.block_bytes = self.config.block_bytes
-        self.kv = _pages(num_blocks, self.block_bytes)
-        self._model = BoundModel(weights)
+        if shard is not None:
+            self.block_bytes = self.block_bytes // self.config.kv_heads * len(shard.kv_heads)
+        self.kv = pages(num_blocks, self.block_bytes)
+        self._model = BoundModel(weights, shard)
+        self._exchange = Exchange(self.config, shard) if shard is not None else None
         self._kernels = native.kernels()
-        self._engine = self._open(threads, variant or os.environ.get(ENV_VARIANT, "auto"))
+        variant = variant or os.environ.get(ENV_VARIANT, "auto")
+        self._engine = self._open(threads, variant, pairs=pairs)
         self._end = weakref.finalize(self, self._kernels.sj_close, self._engine)
         self._end.atexit = False  # a pass may still run in another thread
         self._busy = threading.Lock()
@@ -63,7 +76,12 @@ class CpuRunner:
             stop=ctypes.addressof(stop.cell) if stop else None,
             poll=native.Poll(stop.poll) if stop and stop.poll else native.Poll(),
         )
-        match self._run(batch):
+        if self._exchange is not None:
+            batch.agree, batch.exchange = self._exchange.agree, self._exchange.exchange
+        done = self._run(batch)
+        if self._exchange is not None:
+            self._exchange.check()
+        match done:
             case native.DONE:
                 return logits
             case native.STOPPED:
@@ -85,7 +103,7 @@ class CpuRunner:
 
     @property
     def variant(self) -> str:
-        """Which instructions compute: `avx2` or `avx512`."""
+        """Which instructions compute: a word of `native.VARIANTS`."""
         number = self._kernels.sj_variant(self._engine)
         return next(name for name, value in native.VARIANTS.items() if value == number)
 
@@ -94,7 +112,7 @@ class CpuRunner:
         with self._busy:
             self._end()
 
-    def _open(self, threads: int, variant: str) -> int:
+    def _open(self, threads: int, variant: str, *, pairs: bool) -> int:
         if variant not in native.VARIANTS:
             raise InvalidConfiguration(
                 f"{ENV_VARIANT}={variant}: unknown; use one of {', '.join(native.VARIANTS)}"
@@ -102,7 +120,7 @@ class CpuRunner:
         if threads < 1:
             raise InvalidConfiguration(f"threads={threads}: at least one is needed")
         engine: int | None = self._kernels.sj_open(
-            ctypes.byref(self._model.struct), threads, native.VARIANTS[variant]
+            ctypes.byref(self._model.struct), threads, native.VARIANTS[variant], pairs
         )
         if engine is None:
             raise InvalidConfiguration(
@@ -110,9 +128,3 @@ class CpuRunner:
                 f"or {threads} threads could not be started; choose another node or device"
             )
         return engine
-
-
-def _pages(num_blocks: int, block_bytes: int) -> npt.NDArray[np.uint8]:
-    """Zeroed memory on a page border, which the kernel provides only when it is written."""
-    size = num_blocks * block_bytes
-    return np.frombuffer(mmap.mmap(-1, size), np.uint8).reshape(num_blocks, block_bytes)

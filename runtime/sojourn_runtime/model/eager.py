@@ -1,11 +1,11 @@
 """The same model in eager torch, on CUDA or the CPU: simple, and a weaker kernel class by name.
 
 Torch's own kernels choose their tiles by shape, so a position's bits may depend on the batch it
-ran in. Used where there are no row-exact kernels (CUDA for now), and as a second opinion in
-tests. Importing this imports torch.
+ran in. Used where the row-exact kernels do not compile, and as a second opinion in tests.
+Importing this imports torch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from sojourn_runtime.model import rope
 from sojourn_runtime.model.batch import Rows, flatten
-from sojourn_runtime.model.config import BLOCK_TOKENS
+from sojourn_runtime.model.config import BLOCK_TOKENS, Experts
 from sojourn_runtime.model.errors import InvalidConfiguration
 from sojourn_runtime.model.packing import unpack, unpack_gate_up
 from sojourn_runtime.model.protocol import INTERRUPTED, Interrupted, Logits, Segment, StopFlag
@@ -27,22 +27,33 @@ LAYERS_BETWEEN_STOPS = 4
 class EagerRunner:
     """Implements `protocol.Runner`. KV blocks: [layers][key, value][kv_heads][64][head_dim]."""
 
+    row_exact = False
     block_tokens = BLOCK_TOKENS
 
-    def __init__(self, weights: Weights, *, num_blocks: int, device: str, threads: int) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        *,
+        num_blocks: int,
+        device: str,
+        threads: int,
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
+        """`dtype`: torch.float32 compares with other implementations; sessions run in bf16."""
         torch.set_num_threads(threads)
         self.config = config = weights.config
         self.weights_digest = weights.digest
-        self.block_bytes = config.block_bytes
+        self._dtype = dtype
         self._device = _device(device)
-        self.kernel_class = _kernel_class(self._device)
+        self.kernel_class = _kernel_class(self._device, dtype)
         self._tensors = {
-            name: torch.from_numpy(values).to(self._device, torch.bfloat16)
-            for name, values in _matrices(weights)
+            name: torch.from_numpy(values).to(self._device, dtype)
+            for name, values in matrices(weights)
         }
         self._frequencies = torch.from_numpy(rope.frequencies(config)).to(self._device)
         shape = (num_blocks, config.layers, 2, config.kv_heads, BLOCK_TOKENS, config.head_dim)
-        self._cache = torch.zeros(shape, dtype=torch.bfloat16, device=self._device)
+        self._cache = torch.zeros(shape, dtype=dtype, device=self._device)
+        self.block_bytes = config.block_bytes * dtype.itemsize // 2
         self.kv = _bytes_of(self._cache)
 
     def forward(
@@ -60,8 +71,7 @@ class EagerRunner:
                 return INTERRUPTED
             x = x + self._attention(layer, self._norm(x, f"{layer}.attention_norm"), segments, turn)
             y = self._norm(x, f"{layer}.mlp_norm")
-            gate, up = (self._linear(y, f"{layer}.{part}") for part in ("gate", "up"))
-            x = x + self._linear(functional.silu(gate) * up, f"{layer}.down")
+            x = x + self._mlp(layer, y)
         wanted = self._norm(x[self._tensor(rows.wanted)], "final_norm")
         head = "head" if "head" in self._tensors else "embedding"
         logits: Logits = self._linear(wanted, head).float().cpu().numpy()
@@ -84,14 +94,16 @@ class EagerRunner:
         ).split([n * config.head_dim for n in heads], dim=-1)
         q, k, v = (t.unflatten(-1, (n, config.head_dim)) for t, n in zip(fused, heads, strict=True))
         if config.qk_norm:
-            q, k = self._norm(q, f"{layer}.q_norm"), self._norm(k, f"{layer}.k_norm")
+            q, k = self._norm_heads(q, f"{layer}.q_norm"), self._norm_heads(k, f"{layer}.k_norm")
         q, k = (_rotate(t, *turn) for t in (q, k))
         mixed, first = [], 0
         for segment in segments:
             mine = slice(first, first + len(segment.tokens))
             mixed.append(self._attend(layer, segment, q[mine], k[mine], v[mine]))
             first = mine.stop
-        return self._linear(torch.cat(mixed), f"{layer}.attention_out")
+        name = f"{layer}.attention_out"
+        bias = self._tensors.get(f"{name}_bias")
+        return functional.linear(torch.cat(mixed), self._tensors[name], bias)
 
     def _attend(
         self, layer: int, segment: Segment, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
@@ -108,16 +120,47 @@ class EagerRunner:
         keys, values = (
             cache[blocks, part].transpose(0, 1).flatten(1, 2)[:, :end] for part in (0, 1)
         )
-        visible = torch.arange(end, device=self._device) <= positions[:, None]
+        ago = positions[:, None] - torch.arange(end, device=self._device)
         mixed = functional.scaled_dot_product_attention(
-            q.transpose(0, 1), keys, values, attn_mask=visible, enable_gqa=True
+            q.transpose(0, 1),
+            keys,
+            values,
+            attn_mask=(ago >= 0) & (ago < self.config.window(layer)),
+            enable_gqa=True,
+            scale=self.config.score_scale,
         )
         return mixed.transpose(0, 1).flatten(1)
+
+    def _mlp(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        if self.config.experts:
+            return self._experts(layer, x, self.config.experts)
+        return _swiglu(x, *(self._tensors[f"{layer}.{part}"] for part in ("gate", "up", "down")))
+
+    def _experts(self, layer: int, x: torch.Tensor, experts: Experts) -> torch.Tensor:
+        scores = self._linear(x, f"{layer}.router").float()
+        weights, chosen = scores[:, : experts.count].softmax(-1).topk(experts.used)
+        if experts.normalised:
+            weights = weights / weights.sum(-1, keepdim=True)
+        total = torch.zeros_like(x, dtype=torch.float32)
+        for number in chosen.unique().tolist():
+            rows, rank = torch.where(chosen == number)
+            parts = (self._tensors[f"{layer}.{part}"][number] for part in ("gate", "up", "down"))
+            total.index_add_(0, rows, _swiglu(x[rows], *parts).float() * weights[rows, rank, None])
+        if experts.shared_inner:
+            parts = (self._tensors[f"{layer}.shared_{part}"] for part in ("gate", "up", "down"))
+            total += _swiglu(x, *parts).float() * scores[:, experts.count :].sigmoid()
+        return total.to(x.dtype)
 
     def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         wide = x.float()
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.config.rms_epsilon)
-        return (wide * scale).to(torch.bfloat16) * self._tensors[name]
+        return (wide * scale).to(self._dtype) * self._tensors[name]
+
+    def _norm_heads(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        """Each head for itself, or all as one vector."""
+        if self.config.qk_norm_whole:
+            return self._norm(x.flatten(-2), name).view_as(x)
+        return self._norm(x, name)
 
     def _linear(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return functional.linear(x, self._tensors[name])
@@ -130,9 +173,16 @@ class EagerRunner:
         return torch.from_numpy(values).to(self._device)
 
 
+def _swiglu(
+    x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor
+) -> torch.Tensor:
+    inner = functional.silu(functional.linear(x, gate)) * functional.linear(x, up)
+    return functional.linear(inner, down)
+
+
 def _rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
     a, b = x.float().chunk(2, dim=-1)
-    return torch.cat([a * cosine - b * sine, b * cosine + a * sine], dim=-1).to(torch.bfloat16)
+    return torch.cat([a * cosine - b * sine, b * cosine + a * sine], dim=-1).to(x.dtype)
 
 
 def _bytes_of(cache: torch.Tensor) -> npt.NDArray[np.uint8]:
@@ -164,40 +214,52 @@ class BlockBytes:
 
 
 def _device(name: str) -> torch.device:
-    if name == "cuda" and not torch.cuda.is_available():
+    if name == "cuda-eager" and not torch.cuda.is_available():
         raise InvalidConfiguration(
-            "device cuda: torch sees no CUDA device; check the node or use cpu"
+            "device cuda-eager: torch sees no CUDA device; check the node or use cpu"
         )
-    return torch.device("cuda" if name == "cuda" else "cpu")
+    return torch.device("cuda" if name == "cuda-eager" else "cpu")
 
 
-def _kernel_class(device: torch.device) -> str:
+def _kernel_class(device: torch.device, dtype: torch.dtype) -> str:
+    name = "bf16" if dtype is torch.bfloat16 else "fp32"
     if device.type == "cpu":
-        return "eager-torch-bf16-v1"
+        return f"eager-torch-{name}-v1"
     major, minor = torch.cuda.get_device_capability(device)
-    return f"eager-torch-bf16-sm{major}{minor}-v1"
+    return f"eager-torch-{name}-sm{major}{minor}-v1"
 
 
-def _matrices(weights: Weights) -> list[tuple[str, npt.NDArray[np.float32]]]:
-    """All tensors with one row per output again."""
+def matrices(weights: Weights) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
+    """All tensors with one row per output again; the experts' are stacked.
+
+    One after the other, since they are twice as large as the weights.
+    """
     config = weights.config
     hidden, mixed = config.hidden, config.heads * config.head_dim
+    experts = config.experts
     outputs = {
         "embedding": config.vocab_size,
         "head": config.vocab_size,
         "qkv": mixed + 2 * config.kv_heads * config.head_dim,
         "attention_out": hidden,
         "down": hidden,
+        "shared_down": hidden,
+        "router": experts.count + bool(experts.shared_inner) if experts else 0,
     }
-    found = []
     for name, values in weights.tensors.items():
         kind = name.rpartition(".")[2]
-        if kind == "gate_up":
-            layer = name.removesuffix("gate_up")
+        stacked = experts is not None and kind in {"gate_up", "down"}
+        if kind.endswith("gate_up"):
             gate, up = unpack_gate_up(values)
-            found += [(layer + "gate", gate), (layer + "up", up)]
+            if stacked:
+                gate, up = (each.reshape(-1, config.inner, hidden) for each in (gate, up))
+            start = name.removesuffix("gate_up")
+            yield start + "gate", gate
+            yield start + "up", up
+        elif experts and stacked:
+            each = np.split(values, experts.count)
+            yield name, np.stack([unpack(one, hidden) for one in each])
         elif kind in outputs:
-            found.append((name, unpack(values, outputs[kind])))
+            yield name, unpack(values, outputs[kind])
         else:
-            found.append((name, np.array(values)))
-    return found
+            yield name, np.array(values)

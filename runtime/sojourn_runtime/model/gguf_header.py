@@ -11,7 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sojourn_runtime.model.errors import UnsupportedModel, WeightsTruncated
+from sojourn_runtime.model.errors import (
+    UnknownWeightsFormat,
+    UnsupportedModel,
+    WeightsTruncated,
+)
 
 MAGIC = b"GGUF"
 _STRING, _ARRAY = 8, 9
@@ -73,7 +77,15 @@ class Header:
 
 
 def read_header(path: Path, data: npt.NDArray[np.uint8]) -> Header:
-    """The header of a file that is as long as it promises; raises WeightsTruncated otherwise."""
+    """The header of a file that is as long as it promises; raises WeightsTruncated or
+    UnknownWeightsFormat otherwise.
+    """
+    begin = data[: len(MAGIC)].tobytes()
+    if not MAGIC.startswith(begin):
+        alone = path.suffix == ".safetensors"
+        raise UnknownWeightsFormat(
+            path, "a safetensors file needs its folder" if alone else "no known format of weights"
+        )
     try:
         header = _parse(data.data)
     except (struct.error, ValueError, IndexError) as error:
@@ -91,9 +103,7 @@ def read_header(path: Path, data: npt.NDArray[np.uint8]) -> Header:
 
 def _parse(data: memoryview) -> Header:
     cursor = _Cursor(data)
-    if bytes(data[:4]) != MAGIC:
-        raise struct.error("no GGUF magic")
-    cursor.at = 4
+    cursor.at = len(MAGIC)
     version = cursor.scalar("<I")
     if version not in {2, 3}:
         raise UnsupportedModel(

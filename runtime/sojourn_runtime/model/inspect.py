@@ -19,14 +19,19 @@ from sojourn_runtime.model.config import ModelConfig
 from sojourn_runtime.model.digest import weights_digest
 from sojourn_runtime.model.errors import ModelError
 from sojourn_runtime.model.layout import parts
+from sojourn_runtime.model.quantization import Kind, Plan, read_plan
 from sojourn_runtime.model.weights import local_path, open_source
 
 
-def manifest(path: Path, *, name: str | None = None, uri: str | None = None) -> dict[str, Any]:
-    """The LLMModel object; raises a ModelError if this runtime cannot run these weights."""
+def manifest(
+    path: Path, *, name: str | None = None, uri: str | None = None, quantization: str = Kind.BF16
+) -> dict[str, Any]:
+    """The LLMModel object; raises a ModelError if this runtime cannot run these weights so."""
+    plan = read_plan(quantization)
     source = open_source(local_path(str(path)))
     with tempfile.TemporaryDirectory() as nowhere:
         digest = weights_digest(source.files(), Path(nowhere))
+    plan.check(digest)
     config = source.config
     return {
         "apiVersion": API_VERSION,
@@ -35,12 +40,8 @@ def manifest(path: Path, *, name: str | None = None, uri: str | None = None) -> 
         "spec": {
             "uri": uri or path.resolve().as_uri(),
             "digest": digest,
-            "weightBytes": _weight_bytes(config),
-            "kvBytesPerToken": config.kv_bytes_per_token,
-            "layers": config.layers,
-            "heads": config.heads,
-            "kvHeads": config.kv_heads,
-            "contextLength": config.max_positions,
+            "quantization": _in_manifest(quantization),
+            **config.numbers(weight_bytes=_weight_bytes(config, plan)).to_json(),
         },
     }
 
@@ -53,10 +54,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("path", type=Path, help="a GGUF file or a folder with safetensors")
     parser.add_argument("--name", help="metadata.name; derived from the path unless given")
     parser.add_argument("--uri", help="spec.uri: where session pods find the weights")
+    parser.add_argument(
+        "--quantization",
+        default="bf16",
+        help="what sessions run it in: bf16, w8a16, w8a8, or the path of a plan, here and there",
+    )
     parser.add_argument("--output", choices=("yaml", "json"), default="yaml")
     given = parser.parse_args(arguments)
     try:
-        found = manifest(given.path, name=given.name, uri=given.uri)
+        found = manifest(
+            given.path, name=given.name, uri=given.uri, quantization=given.quantization
+        )
     except ModelError as error:
         sys.stderr.write(f"{error.reason}: {error}\n")
         return 1
@@ -77,9 +85,14 @@ def to_yaml(value: dict[str, Any], indent: int = 0) -> str:
     return "".join(lines)
 
 
-def _weight_bytes(config: ModelConfig) -> int:
+def _in_manifest(quantization: str) -> str:
+    """A kind's name, or the plan's path from the root."""
+    return quantization if quantization in set(Kind) else str(Path(quantization).resolve())
+
+
+def _weight_bytes(config: ModelConfig, plan: Plan) -> int:
     """What the weights take in memory, in the kernels' layout."""
-    return sum(part.size for part in parts(config))
+    return sum(part.size for part in parts(config, plan.kinds(config)))
 
 
 def _object_name(path: Path) -> str:

@@ -8,10 +8,14 @@ from typing import Any
 import numpy.typing as npt
 
 from sojourn_runtime.model.library import load
+from sojourn_runtime.model.quantization import LAYER_LINEARS, Kind
 
-VARIANTS = {"auto": 0, "avx2": 1, "avx512": 2}
+VARIANTS = {"auto": 0, "avx2": 1, "avx512": 2, "avxvnni": 3, "avx512vnni": 4, "amx": 5}
+KINDS = {Kind.BF16: 0, Kind.W8A16: 1, Kind.W8A8: 2}
 DONE, STOPPED, OUT_OF_MEMORY = 0, 1, 2
 Poll = ctypes.CFUNCTYPE(c_int32)
+Agree = ctypes.CFUNCTYPE(c_int32, c_int32)
+Exchange = ctypes.CFUNCTYPE(None, c_int32, c_void_p, c_int32)
 
 
 LAYER_TENSORS = (
@@ -21,14 +25,37 @@ LAYER_TENSORS = (
     "q_norm",
     "k_norm",
     "attention_out",
+    "attention_out_bias",
     "mlp_norm",
     "gate_up",
     "down",
+    "router",
+    "shared_gate_up",
+    "shared_down",
 )
+LINEARS = {*LAYER_LINEARS, "router", "shared_gate_up", "shared_down"}
+
+
+class LinearStruct(Structure):
+    _fields_ = [("panels", c_void_p), ("kind", c_int32)]
 
 
 class LayerStruct(Structure):
-    _fields_ = [(name, c_void_p) for name in LAYER_TENSORS]
+    _fields_ = [
+        *((name, LinearStruct if name in LINEARS else c_void_p) for name in LAYER_TENSORS),
+        ("window", c_int32),
+    ]
+
+
+class RangeStruct(Structure):
+    _fields_ = [("begin", c_int32), ("end", c_int32)]
+
+
+PARTS = ("kv_heads", "hidden", "vocab", "inner", "shared")
+
+
+class PartStruct(Structure):
+    _fields_ = [(name, RangeStruct) for name in PARTS]
 
 
 class ModelStruct(Structure):
@@ -40,13 +67,19 @@ class ModelStruct(Structure):
         ("head_dim", c_int32),
         ("inner", c_int32),
         ("vocab", c_int32),
+        ("experts", c_int32),
+        ("experts_used", c_int32),
+        ("normalised", c_int32),
+        ("shared_inner", c_int32),
+        ("whole_norms", c_int32),
         ("epsilon", c_float),
         ("score_scale", c_float),
         ("rope_frequencies", c_void_p),
-        ("embedding", c_void_p),
-        ("head", c_void_p),
+        ("embedding", LinearStruct),
+        ("head", LinearStruct),
         ("final_norm", c_void_p),
         ("layers", POINTER(LayerStruct)),
+        ("part", PartStruct),
     ]
 
 
@@ -63,6 +96,8 @@ class BatchStruct(Structure):
         ("kv", c_void_p),
         ("stop", c_void_p),
         ("poll", Poll),
+        ("agree", Agree),
+        ("exchange", Exchange),
     ]
 
 
@@ -91,7 +126,7 @@ def address(array: npt.NDArray[Any] | None) -> int | None:
 def kernels() -> ctypes.CDLL:
     """The library with its signatures set; loaded once per process."""
     library = load()
-    library.sj_open.argtypes = [POINTER(ModelStruct), c_int32, c_int32]
+    library.sj_open.argtypes = [POINTER(ModelStruct), c_int32, c_int32, c_int32]
     library.sj_open.restype = c_void_p
     library.sj_variant.argtypes = [c_void_p]
     library.sj_variant.restype = c_int32

@@ -1,13 +1,14 @@
 """What the engine may ask of a model, whatever computes it.
 
-`Runner` is implemented by `cpu` (row-exact kernels) and `eager` (torch, the weaker class).
+`Runner` is implemented by `cpu` and `cuda` (row-exact kernels) and `eager` (torch, the weaker
+class).
 """
 
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -75,6 +76,10 @@ class Runner(Protocol):
     @property
     def kernel_class(self) -> str: ...
     @property
+    def row_exact(self) -> bool:
+        """A position's bits depend on the tokens before it alone, not on the batch it ran in."""
+
+    @property
     def weights_digest(self) -> str: ...
     @property
     def block_tokens(self) -> int: ...
@@ -97,3 +102,19 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Give threads and memory back."""
+
+
+@runtime_checkable
+class DeviceKv(Protocol):
+    """A KV pool on a device whose copies to and from the host are only begun by these calls.
+
+    They are done before the next pass computes, and for the host after `settle` or a whole pass.
+    """
+
+    def host(self, slots: int, /) -> npt.NDArray[np.uint8]:
+        """Once, before the first copy: [slots, block_bytes] of memory that copies go to."""
+
+    def stash(self, block: int, slot: int, /) -> None: ...
+    def fetch(self, slot: int, block: int, /) -> None: ...
+    def copy(self, source: int, target: int, /) -> None: ...
+    def settle(self) -> None: ...

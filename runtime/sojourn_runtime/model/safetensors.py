@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sojourn_runtime.model.errors import ModelNotFound, UnsupportedModel, WeightsTruncated
+from sojourn_runtime.model import families
+from sojourn_runtime.model.errors import (
+    ModelNotFound,
+    UnknownWeightsFormat,
+    UnsupportedModel,
+    WeightsTruncated,
+)
 from sojourn_runtime.model.hf_config import model_config
 from sojourn_runtime.model.packing import Floats, from_bf16
 from sojourn_runtime.model.source import TokenizerData
@@ -59,18 +65,29 @@ class SafetensorsSource:
                 f"{folder}/config.json: not found; point the URI at a folder with config.json"
             )
         generation = _json(folder / "generation_config.json")
-        self.config = model_config(
-            folder,
-            raw,
-            eos=generation.get("eos_token_id", raw.get("eos_token_id")),
-            tied="lm_head.weight" not in self._tensors,
-        )
+        try:
+            self.config = model_config(
+                folder,
+                raw,
+                eos=generation.get("eos_token_id", raw.get("eos_token_id")),
+                tied="lm_head.weight" not in self._tensors,
+            )
+        except KeyError as error:
+            raise UnsupportedModel(
+                f"{folder}/config.json lacks {error}; fetch the model again"
+            ) from error
 
     def files(self) -> list[Path]:
         extra = [self.folder / name for name in _EXTRA_FILES]
         return [*self._weights, *(path for path in extra if path.exists())]
 
     def tensor(self, name: str) -> Floats:
+        whole, rows = families.fused(self.config, name)
+        if self.config.architecture == "mixtral":
+            whole = families.mixtral(whole)
+        return self._stored(whole)[rows]
+
+    def _stored(self, name: str) -> Floats:
         stored = self._tensors.get(name)
         if stored is None:
             raise UnsupportedModel(
@@ -105,12 +122,19 @@ def _open(path: Path) -> dict[str, _Stored]:
         raise WeightsTruncated(broken)
     data: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, mode="r")
     (length,) = struct.unpack("<Q", data[:8].tobytes())
+    if data[8:9].tobytes() not in (b"{", b""):
+        raise UnknownWeightsFormat(path, "no safetensors file, whatever its name says")
     if size < 8 + length:
         raise WeightsTruncated(broken)
-    header: dict[str, Any] = json.loads(data[8 : 8 + length].tobytes())
-    header.pop("__metadata__", None)
     start = 8 + length
-    if size < start + max((entry["data_offsets"][1] for entry in header.values()), default=0):
+    try:
+        header: dict[str, Any] = json.loads(data[8:start].tobytes())
+        header.pop("__metadata__", None)
+        end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+    except (ValueError, KeyError, TypeError) as error:
+        why = f"its safetensors header cannot be read ({error})"
+        raise UnknownWeightsFormat(path, why) from error
+    if size < start + end:
         raise WeightsTruncated(broken)
     return {
         name: _Stored(
@@ -125,5 +149,8 @@ def _open(path: Path) -> dict[str, _Stored]:
 def _json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
-    value: dict[str, Any] = json.loads(path.read_text())
+    try:
+        value: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as error:
+        raise UnsupportedModel(f"{path}: no JSON ({error}); fetch the model again") from error
     return value

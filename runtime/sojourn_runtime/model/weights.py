@@ -23,6 +23,8 @@ from sojourn_runtime.model.digest import weights_digest
 from sojourn_runtime.model.errors import ModelNotFound, UnsupportedModel, WeightsDigestMismatch
 from sojourn_runtime.model.gguf import GgufSource
 from sojourn_runtime.model.layout import Array, parts
+from sojourn_runtime.model.packing import kind_of
+from sojourn_runtime.model.quantization import AS_BF16, HEAD, Kind, Kinds, Plan, linears
 from sojourn_runtime.model.remote import fetch, forget, is_remote
 from sojourn_runtime.model.safetensors import SafetensorsSource
 from sojourn_runtime.model.source import TokenizerData, WeightsSource
@@ -44,9 +46,23 @@ class Weights:
     tokenizer: TokenizerData
     tensors: dict[str, Array]
 
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """In which kind each linear lies here."""
+        return {name: kind_of(self.linear(name)) for name in linears(self.config)}
 
-def open_weights(uri: str, *, cache_dir: Path, digest: str | None = None) -> Weights:
-    """Map the converted weights of `uri`, converting them first if this cache has not seen them."""
+    def linear(self, name: str) -> Array:
+        """The tensor of a linear; tied embeddings are the head."""
+        tied = name == HEAD and HEAD not in self.tensors
+        return self.tensors["embedding" if tied else name]
+
+
+def open_weights(
+    uri: str, *, cache_dir: Path, digest: str | None = None, plan: Plan = AS_BF16
+) -> Weights:
+    """Map the converted weights of `uri`, converting them first if this cache has not seen them
+    in the kinds of `plan`.
+    """
     remote = is_remote(uri)
     path = fetch(uri, cache_dir=cache_dir) if remote else local_path(uri)
     found = weights_digest(_files_of(path), cache_dir)
@@ -57,16 +73,24 @@ def open_weights(uri: str, *, cache_dir: Path, digest: str | None = None) -> Wei
             f"{uri if remote else path}: digest is {found}, but {digest} is demanded; "
             "fetch the right file or correct LLMModel.spec.digest"
         )
-    converted = cache_dir / "weights" / f"{found.removeprefix('sha256:')}-{LAYOUT}.weights"
-    weights = _map(converted)
-    if weights is None:
-        write_atomically(converted, _convert(open_source(path), found))
-        weights = _map(converted)
+    plan.check(found)
+    weights = _mapped(path, found, plan, cache_dir / "weights")
     if weights is None:
         raise ModelNotFound(
-            f"{converted}: vanished after it was written; "
+            f"{cache_dir}: the converted weights vanished after they were written; "
             "do not clean the cache while sessions start"
         )
+    return weights
+
+
+def _mapped(path: Path, digest: str, plan: Plan, folder: Path) -> Weights | None:
+    suffix = "" if plan.label == Kind.BF16 else f"-{plan.label}"
+    converted = folder / f"{digest.removeprefix('sha256:')}-{LAYOUT}{suffix}.weights"
+    weights = _map(converted)
+    if weights is None:
+        source = open_source(path)
+        write_atomically(converted, _convert(source, digest, plan.kinds(source.config)))
+        weights = _map(converted)
     return weights
 
 
@@ -96,10 +120,10 @@ def _files_of(path: Path) -> list[Path]:
     return [path]
 
 
-def _convert(source: WeightsSource, digest: str) -> Iterator[Chunk]:
+def _convert(source: WeightsSource, digest: str, kinds: Kinds) -> Iterator[Chunk]:
     tokenizer = source.tokenizer()
     places, end = {}, 0
-    for part in parts(source.config):
+    for part in parts(source.config, kinds):
         places[part.name] = {"dtype": part.dtype, "shape": part.shape, "offset": end}
         end += part.size + -part.size % _ALIGN
     header = json.dumps(
@@ -114,7 +138,7 @@ def _convert(source: WeightsSource, digest: str) -> Iterator[Chunk]:
     ).encode()
     prefix = _MAGIC + struct.pack("<Q", len(header)) + header
     yield prefix + bytes(-len(prefix) % _ALIGN)
-    for part in parts(source.config):
+    for part in parts(source.config, kinds):
         array = part.make(source)
         if array.shape != part.shape or array.dtype != part.dtype:
             raise UnsupportedModel(

@@ -9,12 +9,22 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 from sojourn_api import names
 
+from sojourn_runtime.context.errors import ContextError
+from sojourn_runtime.protocol import STALLED
 from sojourn_runtime.server.auth import GUARDED, Guard
 from sojourn_runtime.server.book import MOST_RESPONSES, Book
 from sojourn_runtime.server.conversations import Conversations
-from sojourn_runtime.server.errors import ApiError, broken, too_large, unavailable, unsupported
+from sojourn_runtime.server.errors import (
+    ApiError,
+    broken,
+    store_failed,
+    too_large,
+    unavailable,
+    unsupported,
+)
 from sojourn_runtime.server.metrics import CONTENT_TYPE, Metrics
 from sojourn_runtime.server.openai import OpenAi
 from sojourn_runtime.server.port import Session
@@ -22,6 +32,18 @@ from sojourn_runtime.server.responses import Responses
 from sojourn_runtime.server.stream import STARTED
 
 log = logging.getLogger(__name__)
+http_log = logging.getLogger(f"{__name__}.http")
+"""aiohttp's, which shows the lines of a request that it cannot read: API keys among them."""
+
+
+def _without_lines(record: logging.LogRecord) -> bool:
+    if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
+        record.msg, record.args = "a request cannot be read (%s)", (record.exc_info[1].code,)
+        record.exc_info = None
+    return True
+
+
+http_log.addFilter(_without_lines)
 
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 """Some ten times the text of a context of 128 Ki tokens."""
@@ -87,6 +109,7 @@ class Server:
         runner = web.AppRunner(
             self._app(),
             access_log=None,
+            logger=http_log,
             # a handler learns at once that its client is gone, not at its next write
             handler_cancellation=True,
             shutdown_timeout=STOP_SECONDS,
@@ -163,12 +186,15 @@ class Server:
         match error:
             case ApiError():
                 return error
+            case ContextError():
+                log.error("%s %s failed: %s", request.method, request.path, error)
+                return store_failed(error.reason)
             case web.HTTPRequestEntityTooLarge():
                 return too_large(self._limit)
             case web.HTTPException():
                 return _http_error(request, error)
         if reason := self._absent_for():  # what it needed went away while it ran
-            return unavailable(reason.lower(), _why(reason))
+            return unavailable(reason.lower(), self._why(reason))
         log.error("%s %s failed", request.method, request.path, exc_info=error)
         return broken("The server failed on this request; its log says why.")
 
@@ -176,11 +202,16 @@ class Server:
         self._guard.check(path=request.path, authorization=request.headers.get("Authorization"))
         reason = self._absent_for()
         if reason and request.path.startswith(GUARDED):
-            raise unavailable(reason.lower(), _why(reason))
+            raise unavailable(reason.lower(), self._why(reason))
 
     def _absent_for(self) -> str:
         """Why requests are not answered; empty when they are."""
         return self._session.ready or ("" if self._adopted else "Restoring")
+
+    def _why(self, reason: str) -> str:
+        if reason == STALLED:
+            return f"The engine stands still: it waits for {self._session.stalled}."
+        return LOADING.get(reason, "The session does not answer; its status says why.")
 
     # -- what is not OpenAI's --
 
@@ -191,7 +222,7 @@ class Server:
         reason = self._absent_for()
         if not reason:
             return web.json_response({"ready": True})
-        body = {"ready": False, "reason": reason, "message": _why(reason)}
+        body = {"ready": False, "reason": reason, "message": self._why(reason)}
         return web.json_response(body, status=503)
 
     async def _metrics(self, _: web.Request) -> web.Response:
@@ -199,10 +230,6 @@ class Server:
 
     async def _status(self, _: web.Request) -> web.Response:
         return web.json_response(self._session.status())
-
-
-def _why(reason: str) -> str:
-    return LOADING.get(reason, "The session does not answer; its status says why.")
 
 
 def _route(request: web.Request) -> str:

@@ -1,6 +1,7 @@
 """Responses and conversations as JSON bodies, in OpenAI's form. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Final
 
 from sojourn_runtime.context.conversation import (
@@ -90,6 +91,7 @@ def _usage(response: Response, *, output: int) -> Json:
         "input_tokens_details": {
             "cached_tokens": response.cached_tokens,
             "cache_write_tokens": response.prompt_tokens - response.cached_tokens,
+            **asdict(response.origin),
         },
         "output_tokens": output,
         "output_tokens_details": {"reasoning_tokens": 0},

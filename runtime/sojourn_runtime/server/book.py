@@ -129,7 +129,8 @@ class Book:
             return self.response(response_id)
         response = await asyncio.shield(follower)
         if response is None:  # clients need not know the difference: they attach again
-            raise StreamClosed("Pausing")
+            stream = self._session.stream(response_id)
+            raise StreamClosed("Pausing", stream.cause if stream else None)
         return response
 
     async def cancel(self, response_id: str) -> Response:
@@ -253,8 +254,9 @@ class Book:
             return None  # the store is being closed; the next process finds it ended and writes it
         if reason is EndReason.FAILED:
             message = STUCK
-        self._metrics.prompt(tokens=response.prompt_tokens, cached=stream.cached_tokens)
-        response = replace(response, cached_tokens=stream.cached_tokens)
+        origin, cached = stream.origin, stream.cached_tokens
+        self._metrics.prompt(tokens=response.prompt_tokens, cached=cached, origin=origin)
+        response = replace(response, cached_tokens=cached, origin=origin)
         tokens = tuple(event.token for event in stream.events)
         ended = self._end(response, reason, tokens=tokens, message=message)
         if not ended.stored and restored:

@@ -9,10 +9,18 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
-from sojourn_runtime.engine.request import Request
+from sojourn_runtime.context.errors import ContextError
+from sojourn_runtime.engine.request import Origin, Request
 from sojourn_runtime.protocol import Refused
 from sojourn_runtime.server.chunks import Usage
-from sojourn_runtime.server.errors import ApiError, broken, invalid, unavailable, unsupported
+from sojourn_runtime.server.errors import (
+    ApiError,
+    broken,
+    invalid,
+    store_failed,
+    unavailable,
+    unsupported,
+)
 from sojourn_runtime.server.metrics import Metrics, Stopwatch
 from sojourn_runtime.server.port import Session
 from sojourn_runtime.stream import LEAD, Reader, Stream, StreamClosed, TokenEvent
@@ -53,6 +61,8 @@ async def check_grammar(session: Session, grammar: str, *, param: str) -> None:
 
 def closed_error(closed: StreamClosed) -> ApiError:
     """For a client that waits for a whole answer."""
+    if isinstance(closed.cause, ContextError):
+        return store_failed(closed.cause.reason)
     why = str(closed)
     if why == "Pausing":
         return unavailable("pausing", "The session is being paused; ask again in a moment.")
@@ -160,16 +170,16 @@ class Call:
 
     def usage(self) -> Usage:
         """What the call has cost so far; one prompt counts once, however many choices it has."""
+        # the first choice of a prompt computes it; the others find it there
+        first = [stream for stream in self.streams if stream.request.params.choice == 0]
         return Usage(
             prompt=self._prompt,
             output=sum(len(stream.events) for stream in self.streams),
-            # the first choice of a prompt computes it; the others find it there
-            cached=sum(
-                stream.cached_tokens for stream in self.streams if stream.request.params.choice == 0
-            ),
+            cached=sum(stream.cached_tokens for stream in first),
+            origin=sum((stream.origin for stream in first), start=Origin()),
         )
 
     def count(self) -> None:
         """To be called once, at the end."""
         usage = self.usage()
-        self._metrics.prompt(tokens=usage.prompt, cached=usage.cached)
+        self._metrics.prompt(tokens=usage.prompt, cached=usage.cached, origin=usage.origin)

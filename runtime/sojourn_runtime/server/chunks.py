@@ -4,10 +4,10 @@ Nothing here sends or waits.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from sojourn_runtime.engine.request import Finish
+from sojourn_runtime.engine.request import Finish, Origin
 from sojourn_runtime.server.errors import Json
 from sojourn_runtime.server.tools import Splitter, ToolCall
 from sojourn_runtime.stream import TokenEvent
@@ -23,13 +23,15 @@ class Usage:
     prompt: int
     output: int
     cached: int
+    origin: Origin = field(default_factory=Origin)
+    """In which tiers the cached ones were."""
 
     def body(self) -> dict[str, Json]:
         return {
             "prompt_tokens": self.prompt,
             "completion_tokens": self.output,
             "total_tokens": self.prompt + self.output,
-            "prompt_tokens_details": {"cached_tokens": self.cached},
+            "prompt_tokens_details": {"cached_tokens": self.cached, **asdict(self.origin)},
         }
 
 

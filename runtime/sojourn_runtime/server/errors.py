@@ -4,12 +4,14 @@ One exception, one constructor per kind of refusal; the middleware in `app` turn
 What went wrong inside the engine is not decided here.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
+_CAPITAL: Final = re.compile(r"(?<=.)([A-Z])")
 RETRY_SECONDS: Final = 1
 """A guess: loading and resuming take seconds, and clients back off after their first try."""
 
@@ -84,6 +86,26 @@ def unsupported(what: str, *, param: str | None = None) -> ApiError:
         code="not_implemented",
         headers={"x-should-retry": "false"},
     )
+
+
+def store_failed(reason: str) -> ApiError:
+    """What is to be kept cannot be; `reason` is that of the status. No paths: they are not the
+    client's.
+    """
+    if reason == "StoreFull":
+        message = (
+            "The session's store is full, so nothing new can be kept; make room or enlarge its "
+            "volume, then ask again."
+        )
+        return ApiError(message, status=507, kind="server_error", code="store_full")
+    if reason == "StaleEpoch":
+        message = "A later start of this session has taken over; ask again at its address."
+        return unavailable("stale_epoch", message)
+    message = (
+        f"The session's store fails ({reason}); its status and the log say more. Mend it, then "
+        "ask again."
+    )
+    return unavailable(_CAPITAL.sub(r"_\1", reason).lower(), message)
 
 
 def broken(message: str) -> ApiError:

@@ -7,13 +7,14 @@ registry, so that two servers of one process (tests) do not meet.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from sojourn_runtime.engine.request import Finish
+from sojourn_runtime.engine.request import Finish, Origin
 from sojourn_runtime.stream import TokenEvent
 
 FIRST_BUCKETS: Final = (
@@ -66,6 +67,12 @@ class Metrics:
             "Tokens of prompts whose context was there already.",
             registry=self.registry,
         )
+        self._source = Counter(
+            "sojourn_prompt_tokens_by_source_total",
+            "Tokens of prompts, by where their context was: device, host, store, or computed.",
+            ["source"],
+            registry=self.registry,
+        )
         self._http = Counter(
             "sojourn_http_requests_total",
             "Answers, by route and status.",
@@ -77,9 +84,12 @@ class Metrics:
     def answered(self, *, route: str, status: int) -> None:
         self._http.labels(route, str(status)).inc()
 
-    def prompt(self, *, tokens: int, cached: int) -> None:
+    def prompt(self, *, tokens: int, cached: int, origin: Origin) -> None:
         self._prompt.inc(tokens)
         self._cached.inc(cached)
+        for source, found in asdict(origin).items():
+            self._source.labels(source).inc(found)
+        self._source.labels("computed").inc(tokens - cached)
 
     def started(self, seconds: float) -> None:
         self._first.observe(seconds)

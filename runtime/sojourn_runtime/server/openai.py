@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from aiohttp import web
+from sojourn_api import names
 
 from sojourn_runtime.server.calls import Call, check_grammar, closed_error
 from sojourn_runtime.server.chunks import Form, Writer
@@ -19,7 +20,7 @@ from sojourn_runtime.server.metrics import Metrics
 from sojourn_runtime.server.plans import Plan, read_chat, read_completion
 from sojourn_runtime.server.port import Session
 from sojourn_runtime.server.query import Query
-from sojourn_runtime.server.stream import DONE, PAUSED, EventStream, encode_event
+from sojourn_runtime.server.stream import DONE, EventStream, encode_event
 from sojourn_runtime.stream import StreamClosed
 
 
@@ -114,7 +115,7 @@ class OpenAi:
                     await stream.send(frame)
         except StreamClosed as closed:
             if str(closed) == "Pausing":
-                await stream.comment(PAUSED)
+                await stream.comment(names.STREAM_PAUSED)
             else:
                 await stream.send([encode_event(closed_error(closed).body())])
         await stream.close()

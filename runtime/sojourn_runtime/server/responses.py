@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from contextlib import aclosing
 
 from aiohttp import web
+from sojourn_api import names
 
 from sojourn_runtime.context.conversation import (
     Item,
@@ -26,7 +27,7 @@ from sojourn_runtime.server.errors import (
 from sojourn_runtime.server.fields import Fields, parse_object
 from sojourn_runtime.server.port import Session
 from sojourn_runtime.server.query import Query
-from sojourn_runtime.server.stream import PAUSED, EventStream, encode_event
+from sojourn_runtime.server.stream import EventStream, encode_event
 from sojourn_runtime.server.turns import Turns
 from sojourn_runtime.stream import LEAD, Stream, StreamClosed
 
@@ -151,7 +152,7 @@ class Responses:
             else:
                 await send(events.replay(response, self._book.parts(response)))
         except StreamClosed:
-            await out.comment(PAUSED)
+            await out.comment(names.STREAM_PAUSED)
         await out.close()
         return out.response
 

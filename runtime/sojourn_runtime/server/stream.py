@@ -18,8 +18,6 @@ SOCKET_BYTES: Final = 32 * 1024
 STARTED: Final = web.RequestKey("started", bool)
 """Key in a request whose answer has begun: no other can be sent, not even an error."""
 DONE: Final = b"data: [DONE]\n\n"
-PAUSED: Final = "paused"
-"""Comment before a clean close: the session goes on elsewhere, attach again."""
 
 
 def encode_event(data: Json, *, name: str | None = None) -> bytes:

@@ -10,15 +10,19 @@
  * {"driver": "580.95.05", "epoch": 1, "error": "", "delay_ms": {"nvmlDeviceGetName": 5000, "*": 0},
  *  "gpus": [{"uuid": "GPU-..", "name": "..", "memory_mib": 81920, "reserved_mib": 512, "minor": 0,
  *            "bus": "00000000:07:00.0", "numa": 0, "error": "", "used_mib": 0, "utilization": [0, 0],
- *            "processes": [{"pid": 1, "mib": 10, "sm": 5, "gi": 1, "name": "python"}], "links": [1],
- *            "ecc_double": 0, "remap_pending": 0, "remap_failure": 0, "recovery": 0, "limits": false,
+ *            "gpm": [40.0, 25.0],
+ *            "processes": [{"pid": 1, "mib": 10, "sm": 5, "gi": 1, "name": "python", "cgroup": "/.."}], "links": [1],
+ *            "ecc_double": 0, "remap_pending": 0, "remap_failure": 0, "recovery": 0, "limits": 0,
  *            "mig": {"mode": 1, "instances": [{"id": 1, "uuid": "MIG-..", "profile": "3g", "start": 4}]}}],
  *  "events": [{"seq": 1, "gpu": 0, "xid": 79, "gi": 1}]}
  *
+ * `gpm` are the SMs at work and the memory bandwidth used, in percent; a card without it has no GPM.
+ * `limits` per cgroup: 0 none (before r615), 1 kept by the driver, 2 by the kernel, 3 not for us.
  * `error` names an NVML code ("GPU_IS_LOST") that all calls, or all calls on that GPU, return.
  * A raised `epoch` is a driver restart: calls fail until the caller initialises again.
  * An event is delivered once to a set made before it appeared; a set skips those it was born with.
  */
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,8 +35,9 @@ typedef unsigned long long u64;
 #define API __attribute__((visibility("default")))
 #define MIB (1024ULL * 1024ULL)
 #define NONE 0xFFFFFFFFu
-enum { GPUS = 32, PROCESSES = 64, INSTANCES = 8, EVENTS = 256 };
-enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, TIMEOUT = 10, VERSION = 25 };
+#define UNLIMITED 0xFFFFFFFFFFFFFFFFULL
+enum { GPUS = 32, PROCESSES = 64, INSTANCES = 8, EVENTS = 256, LIMITS = 256 };
+enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, TOO_SMALL = 7, TIMEOUT = 10, MEMORY = 20, VERSION = 25 };
 
 /* ------------------------------------------------------------------ JSON */
 struct json { char kind; char *key, *text; double number; struct json *child, *next; };
@@ -109,13 +114,14 @@ static const struct profile *by_id(u32 id) {
   return NULL;
 }
 
-struct process { u32 pid, sm, gi; u64 bytes; char name[64]; };
+struct process { u32 pid, sm, gi; u64 bytes; char name[64], cgroup[512]; };
 struct instance { u32 id, start; const struct profile *profile; char uuid[96]; };
 struct gpu {
   char uuid[96], name[96], bus[32];
   u64 total, reserved, used, ecc_double;
   u32 minor, busy, busy_memory, links, mig, remap_pending, remap_failure, recovery, limits, nprocesses, ninstances;
-  int error, numa;
+  int error, numa, gpm;
+  double sm, dram;
   struct process processes[PROCESSES];
   struct instance instances[INSTANCES];
 };
@@ -128,7 +134,8 @@ static struct {
   struct event events[EVENTS];
   struct json *delays;
 } now;
-static struct { u64 soft, hard; char scope[256]; } limits[GPUS];
+static struct limit { long gpu; u64 soft, hard; char scope[512]; } limits[LIMITS];
+static u32 nlimits;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static u32 initialised; /* epoch under which the caller initialised; 0 is not at all */
 static int users;       /* initialisations less shutdowns, which the real library counts, too */
@@ -157,6 +164,11 @@ static void read_gpu(struct gpu *gpu, const struct json *node, u32 index) {
     gpu->busy = (u32)list->child->number;
     if (list->child->next) gpu->busy_memory = (u32)list->child->next->number;
   }
+  if ((list = get(node, "gpm")) && list->child && list->child->next) {
+    gpu->gpm = 1;
+    gpu->sm = list->child->number;
+    gpu->dram = list->child->next->number;
+  }
   if ((list = get(node, "links")))
     for (struct json *c = list->child; c; c = c->next) gpu->links |= 1u << (u32)c->number;
   if ((list = get(node, "processes")))
@@ -167,6 +179,7 @@ static void read_gpu(struct gpu *gpu, const struct json *node, u32 index) {
       p->gi = (u32)num(c, "gi", NONE);
       p->bytes = (u64)num(c, "mib", 0) * MIB;
       text(p->name, sizeof p->name, c, "name", "");
+      text(p->cgroup, sizeof p->cgroup, c, "cgroup", "");
       gpu->used += p->bytes;
     }
   struct json *mig = get(node, "mig");
@@ -205,6 +218,9 @@ static void refresh(void) {
   text(name, sizeof name, root, "error", "");
   now.error = code(name);
   now.epoch = (u32)num(root, "epoch", 1);
+  static u32 epoch;
+  if (epoch != now.epoch) nlimits = 0;
+  epoch = now.epoch;
   struct json *list = get(root, "gpus");
   for (struct json *c = list ? list->child : NULL; c && now.ngpus < GPUS; c = c->next, now.ngpus++) read_gpu(&now.gpus[now.ngpus], c, now.ngpus);
   list = get(root, "events");
@@ -389,6 +405,56 @@ API int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *handle, u32 link, struct pci *
   return leave(OK);
 }
 
+/* ------------------------------------------------------------------ GPM (Hopper and later) */
+/* A figure is what two samples of one GPU differ by; they are refreshed every 100 ms, and two of the
+ * same refresh give 0/0. A caller that never frees its samples gets no more of them. */
+enum { SAMPLES = 64, SM_UTIL = 2, DRAM_UTIL = 10 };
+static const u64 REFRESH_NS = 100000000;
+static int samples_out;
+struct gpm_sample { struct gpu *gpu; u64 at; double sm, dram; };
+struct gpm_support { u32 version, supported; };
+struct gpm_metric { u32 id; int result; double value; char *names[3]; };
+struct gpm_get { u32 version, count; struct gpm_sample *first, *second; struct gpm_metric metrics[]; };
+API int nvmlGpmQueryDeviceSupport(void *handle, struct gpm_support *support) {
+  GPU(handle);
+  if (support->version != 1) return leave(VERSION);
+  support->supported = (u32)(gpu->gpm && !gpu->mig);
+  return leave(OK);
+}
+API int nvmlGpmSampleAlloc(struct gpm_sample **sample) {
+  pthread_mutex_lock(&lock);
+  if (samples_out >= SAMPLES) return leave(MEMORY);
+  samples_out++;
+  *sample = calloc(1, sizeof **sample);
+  return leave(OK);
+}
+API int nvmlGpmSampleFree(struct gpm_sample *sample) {
+  pthread_mutex_lock(&lock);
+  if (sample) samples_out--;
+  free(sample);
+  return leave(sample ? OK : INVALID);
+}
+API int nvmlGpmSampleGet(void *handle, struct gpm_sample *sample) {
+  GPU(handle);
+  if (!gpu->gpm || gpu->mig) return leave(NOT_SUPPORTED);
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  *sample = (struct gpm_sample){gpu, (u64)t.tv_sec * 1000000000 + (u64)t.tv_nsec, gpu->sm, gpu->dram};
+  return leave(OK);
+}
+API int nvmlGpmMetricsGet(struct gpm_get *get) {
+  ENTER();
+  if (get->version != 1) return leave(VERSION);
+  if (!get->first || !get->second || !get->first->gpu || get->first->gpu != get->second->gpu) return leave(INVALID);
+  int same = get->second->at < get->first->at + REFRESH_NS;
+  for (u32 i = 0; i < get->count; i++) {
+    struct gpm_metric *m = &get->metrics[i];
+    m->result = m->id == SM_UTIL || m->id == DRAM_UTIL ? OK : NOT_SUPPORTED;
+    m->value = same ? NAN : m->id == SM_UTIL ? get->second->sm : get->second->dram;
+  }
+  return leave(OK);
+}
+
 /* ------------------------------------------------------------------ health */
 API int nvmlDeviceGetTotalEccErrors(void *handle, u32 kind, u32 counter, u64 *count) { (void)counter; GPU(handle); *count = kind == 1 ? gpu->ecc_double : 0; return leave(OK); }
 API int nvmlDeviceGetRemappedRows(void *handle, u32 *corrected, u32 *uncorrected, u32 *pending, u32 *failure) {
@@ -450,22 +516,53 @@ API int nvmlEventSetWait_v2(struct set *set, struct event_data *data, u32 timeou
 }
 
 /* ------------------------------------------------------------------ memory limits (driver r615+) */
+/* A limit goes with its cgroup. The driver's own store (misc) answers for a cgroup by the nearest
+ * limit above it, and is empty after a driver restart; with the kernel's controller (dmem) each
+ * cgroup has its own, so that a new one below a limited one begins without. */
+enum { MISC = 1, DMEM = 2, DENIED = 3 };
 struct set_limits { const char *scope; u64 soft, hard; };
 struct get_limits { const char *scope; u64 soft, hard, used; };
+static int is_folder(const char *path) {
+  struct stat found;
+  return path && !stat(path, &found) && S_ISDIR(found.st_mode);
+}
+static struct limit *limit_of(long gpu, const char *scope) {
+  for (u32 i = 0; i < nlimits; i++) {
+    if (!is_folder(limits[i].scope)) { limits[i--] = limits[--nlimits]; continue; }
+    if (limits[i].gpu == gpu && !strcmp(limits[i].scope, scope)) return &limits[i];
+  }
+  return NULL;
+}
 API int nvmlDeviceSetMemoryLimits_v1(void *handle, struct set_limits *wanted) {
   GPU(handle);
   if (!gpu->limits || gpu->mig) return leave(NOT_SUPPORTED);
-  snprintf(limits[gpu - now.gpus].scope, sizeof limits->scope, "%s", wanted->scope);
-  limits[gpu - now.gpus].soft = wanted->soft;
-  limits[gpu - now.gpus].hard = wanted->hard;
+  if (gpu->limits == DENIED) return leave(NO_PERMISSION);
+  if (!is_folder(wanted->scope)) return leave(NOT_FOUND);
+  if (wanted->soft > wanted->hard || strlen(wanted->scope) >= sizeof limits->scope) return leave(INVALID);
+  long index = gpu - now.gpus;
+  struct limit *limit = limit_of(index, wanted->scope);
+  if (!limit && nlimits == LIMITS) return leave(MEMORY);
+  if (!limit) limit = &limits[nlimits++];
+  limit->gpu = index;
+  limit->soft = wanted->soft;
+  limit->hard = wanted->hard;
+  strcpy(limit->scope, wanted->scope);
   return leave(OK);
 }
 API int nvmlDeviceGetMemoryLimits_v1(void *handle, struct get_limits *into) {
   GPU(handle);
   if (!gpu->limits || gpu->mig) return leave(NOT_SUPPORTED);
-  into->soft = limits[gpu - now.gpus].soft;
-  into->hard = limits[gpu - now.gpus].hard;
+  if (!is_folder(into->scope)) return leave(NOT_FOUND);
+  char scope[sizeof limits->scope];
+  snprintf(scope, sizeof scope, "%s", into->scope);
+  struct limit *limit = limit_of(gpu - now.gpus, scope);
+  for (char *end; !limit && gpu->limits != DMEM && (end = strrchr(scope, '/')); limit = limit_of(gpu - now.gpus, scope)) *end = 0;
+  into->soft = limit ? limit->soft : 0;
+  into->hard = limit ? limit->hard : UNLIMITED;
   into->used = 0;
+  size_t length = strlen(into->scope);
+  for (u32 i = 0; i < gpu->nprocesses; i++)
+    if (!strncmp(gpu->processes[i].cgroup, into->scope, length)) into->used += gpu->processes[i].bytes;
   return leave(OK);
 }
 

@@ -1,4 +1,4 @@
-"""Kubernetes, etcd, helm and crictl, built from pinned Go modules into the cache, each once.
+"""Kubernetes, etcd, helm, crictl and more, built from pinned Go modules into the cache, each once.
 
 A binary's folder is named after its module's go.mod, go.sum and flags, so a changed pin never
 meets an old binary. What runs them belongs to `controlplane` and `node`.
@@ -31,6 +31,12 @@ _HELM_FLAGS = f"{_STRIP} -X {_HELM}/internal/version.version=v3.20.2" + "".join(
     for package in ("chartutil", "lint/rules")
 )
 
+# Debian's containerd is of before CDI.
+CONTAINERD = ("containerd", "containerd-shim-runc-v2", "ctr")
+CONTAINERD_VERSION = "1.7.35"
+_CONTAINERD = "github.com/containerd/containerd"
+_CONTAINERD_FLAGS = f"{_STRIP} -X {_CONTAINERD}/version.Version={CONTAINERD_VERSION}"
+
 
 @dataclass(frozen=True, slots=True)
 class Binary:
@@ -40,6 +46,12 @@ class Binary:
     module: str
     package: str
     linker_flags: str = _STRIP
+    tags: str = ""
+
+
+def _containerd(name: str) -> Binary:
+    # Its btrfs snapshots need C and a library's headers; no node here uses them.
+    return Binary(name, "containerd", f"{_CONTAINERD}/cmd/{name}", _CONTAINERD_FLAGS, "no_btrfs")
 
 
 def _kubernetes(name: str) -> Binary:
@@ -60,11 +72,13 @@ BINARIES = {
         Binary("crictl", "crictl", "sigs.k8s.io/cri-tools/cmd/crictl"),
         Binary("helm", "helm", f"{_HELM}/cmd/helm", _HELM_FLAGS),
         Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+        *map(_containerd, CONTAINERD),
     )
 }
 
 
-OPTIONAL = frozenset({"kwok"})  # for simulating many nodes; no test of two nodes needs it
+# kwok simulates many nodes; containerd is built for clusters that ask for it (see `paths`).
+OPTIONAL = frozenset({"kwok", *CONTAINERD})
 
 
 class BuildError(Exception):
@@ -76,7 +90,8 @@ def path_of(name: str) -> Path:
     binary = BINARIES[name]
     folder = CLUSTER_FOLDER / "go" / binary.module
     pins = (folder / "go.mod").read_bytes() + (folder / "go.sum").read_bytes()
-    key = hashlib.sha256(pins + binary.linker_flags.encode()).hexdigest()[:16]
+    flags = binary.linker_flags + binary.tags
+    key = hashlib.sha256(pins + flags.encode()).hexdigest()[:16]
     return cache_folder() / "bin" / f"{binary.module}-{key}" / name
 
 
@@ -105,7 +120,8 @@ def _build(binary: Binary, target: Path) -> None:
     unfinished = target.with_name(f".{target.name}.unfinished")
     command = [
         *("nice", "-n", "10", "go", "build", "-trimpath", "-buildvcs=false"),
-        *("-ldflags", binary.linker_flags, "-o", str(unfinished), binary.package),
+        *("-tags", binary.tags, "-ldflags", binary.linker_flags),
+        *("-o", str(unfinished), binary.package),
     ]
     folder = CLUSTER_FOLDER / "go" / binary.module
     started = time.monotonic()

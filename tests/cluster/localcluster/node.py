@@ -15,6 +15,7 @@ from localcluster import binaries, cgroups, models, nodeconfig, processes
 from localcluster.controlplane import ControlPlane
 from localcluster.nodeconfig import CONTAINERD_ENDPOINT
 from localcluster.paths import (
+    CONTAINERD,
     DATA,
     FIRST_SERVICE_ADDRESS,
     NAME,
@@ -27,7 +28,7 @@ from localcluster.paths import (
 )
 from localcluster.supervisor import Bind, Program, Specification, namespace_command
 
-BINARIES = ("kubelet", "crictl")
+BINARIES = ("kubelet", "crictl", *(binaries.CONTAINERD if CONTAINERD else ()))
 LABELS = {"sojourn.dev/gpu": "true", "sojourn.dev/simulated": "true"}
 
 # What a node sees at a fixed path, and the name of the folder of its own that is there.
@@ -83,11 +84,18 @@ def command_on(node_name: str, command: Sequence[str]) -> list[str]:
     if pid is None:
         raise processes.ProcessError(f"{node_name} does not run: start it with `cluster.py up`")
     environment = (
-        f"PATH={binaries.path_of('crictl').parent}:{os.environ.get('PATH', os.defpath)}",
+        f"PATH={_path()}",
         f"CONTAINER_RUNTIME_ENDPOINT={CONTAINERD_ENDPOINT}",
     )
     namespaces = ("--target", str(pid), "--mount", "--net", "--pid")
     return ["nsenter", *namespaces, "--", "env", *environment, *command]
+
+
+def _path() -> str:
+    """Where programs of the node look for others: containerd for its shim, commands for `ctr`."""
+    built = ("crictl", *(binaries.CONTAINERD[:1] if CONTAINERD else ()))
+    folders = [str(binaries.path_of(name).parent) for name in built]
+    return ":".join([*folders, os.environ.get("PATH", os.defpath)])
 
 
 def _images_kept_of(node: Node) -> Path:
@@ -159,7 +167,8 @@ def _start(node: Node, programs: Mapping[str, Path], control_plane: ControlPlane
     configuration = node.folder / "configuration"
     (configuration / "cni").mkdir(parents=True, exist_ok=True)
     (configuration / "cni" / "10-pods.conflist").write_text(json.dumps(nodeconfig.cni(node)))
-    (configuration / "containerd.toml").write_text(nodeconfig.containerd(configuration / "cni"))
+    containerd = nodeconfig.containerd(configuration / "cni", cdi=bool(CONTAINERD))
+    (configuration / "containerd.toml").write_text(containerd)
     (configuration / "resolv.conf").write_text(f"nameserver {FIRST_SERVICE_ADDRESS}\n")
     authority = control_plane.authority
     pair = authority.issue(
@@ -179,6 +188,7 @@ def _start(node: Node, programs: Mapping[str, Path], control_plane: ControlPlane
                 "containerd",
                 ["containerd", "--config", str(configuration / "containerd.toml")],
                 str(processes.log_of(f"{node.name}-containerd")),
+                environment={"PATH": _path()},
             ),
             Program(
                 "kubelet",

@@ -12,6 +12,7 @@ from localcluster.paths import FIRST_SERVICE_ADDRESS, Node
 
 CNI_PLUGINS = Path("/usr/lib/cni")
 PAUSE_IMAGE = "docker.io/sojourn/pause:dev"
+CDI_FOLDER = "/opt/sojourn/cdi"  # not /etc/cdi, which would be the host's
 CONTAINERD_ENDPOINT = "unix:///run/containerd/containerd.sock"
 
 
@@ -34,7 +35,12 @@ def cni(node: Node) -> dict[str, object]:
     }
 
 
-def containerd(cni_folder: Path) -> str:
+def containerd(cni_folder: Path, *, cdi: bool) -> str:
+    """`cdi`: for a containerd of 1.7 and later, which an older one's parser would refuse."""
+    devices = f"""\
+  enable_cdi = true
+  cdi_spec_dirs = ["{CDI_FOLDER}"]
+"""
     # restrict_oom_score_adj: else runc dies with "can't get final child's PID from pipe: EOF"
     # where CAP_SYS_RESOURCE is missing.
     return f"""\
@@ -53,6 +59,7 @@ disabled_plugins = [
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{PAUSE_IMAGE}"
   restrict_oom_score_adj = true
+{devices if cdi else ""}\
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{CNI_PLUGINS}"
     conf_dir = "{cni_folder}"

@@ -18,6 +18,12 @@ NAME = os.environ.get("SOJOURN_CLUSTER", "sojourn-cluster")
 if not re.fullmatch(r"sojourn-[a-z0-9-]{1,20}", NAME):
     raise SystemExit(f"SOJOURN_CLUSTER={NAME}: a name like sojourn-test, of at most 28 characters")
 
+# "module" runs the containerd that is built from its Go module, which knows CDI, in place of the
+# one that the machine has installed.
+CONTAINERD = os.environ.get("SOJOURN_CONTAINERD", "")
+if CONTAINERD not in {"", "module"}:
+    raise SystemExit(f"SOJOURN_CONTAINERD={CONTAINERD}: leave it empty, or say module")
+
 STATE = Path("/run") / NAME
 # Not under /run: that is often a tmpfs mounted noexec, where no container can start.
 DATA = Path("/var/lib") / NAME

@@ -53,7 +53,6 @@ def test_killed_and_stopped_owners_hold_nobody_up(tmp_path: Path) -> None:
         result = said(riot.stdout)
     assert result["wrong"] == 0
     assert not result["left"]
-    assert result["slowest"] < 0.5
 
 
 def test_equals_compute_in_proportion_to_their_shares(tmp_path: Path) -> None:

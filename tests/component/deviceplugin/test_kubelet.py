@@ -6,7 +6,8 @@ import pytest
 from devicerig import Rig, until
 from fakekubelet import UnexpectedAdmissionError
 from fakenvml import machine as fake
-from sojourn_api import arbiter, names
+from sojourn_api import names
+from sojourn_api.arbiter_page import Page
 from sojourn_deviceplugin.config import DeviceList
 
 GPU0, GPU1 = names.gpu_resource(0), names.gpu_resource(1)
@@ -33,7 +34,7 @@ def test_a_container_is_told_its_gpu_bytes_and_pages(rig: Rig) -> None:
     assert everybody.read_only
     slot = given.envs[names.env_gpu_slot(0)]
     assert Path(own.host_path) == Path(everybody.host_path) / slot / "pod"
-    arbiter.Page(Path(own.host_path)).close()
+    Page(Path(own.host_path)).close()
 
 
 def test_with_cdi_the_gpu_is_named_and_no_device_file_given(rig: Rig) -> None:
@@ -96,7 +97,7 @@ def test_a_plugin_restart_keeps_ids_grants_and_pages(rig: Rig) -> None:
     before = rig.kubelet.devices(GPU0)
     pod = rig.kubelet.admit("s-1", {GPU0: 30})
     page = Path(pod.responses[GPU0].mounts[1].host_path)
-    with_lock = arbiter.Page(page)
+    with_lock = Page(page)
     rig.stop()
     plugin = rig.ready()
     until(lambda: any(grant.holder for grant in plugin.node.snapshot()[2]))
@@ -114,6 +115,7 @@ def test_a_grant_whose_pod_ended_while_the_plugin_was_away_is_over(rig: Rig) -> 
     pod = rig.kubelet.admit("s-1", {GPU0: 30})
     rig.stop()
     rig.kubelet.finish(pod)
+    rig.kubelet.grow_old()
     plugin = rig.ready()
     until(lambda: not plugin.node.snapshot()[2])
     until(lambda: not Path(pod.responses[GPU0].mounts[1].host_path).exists())

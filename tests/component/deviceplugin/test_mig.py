@@ -47,12 +47,34 @@ def test_a_reconfiguration_is_seen_without_a_restart(rig: Rig) -> None:
     assert set(rig.kubelet.devices(SMALL)) == {instance(4, "1g", 0)["uuid"]}
 
 
+def test_uniform_instances_of_all_gpus_are_one_resource(rig: Rig) -> None:
+    parts = [[instance(8 * gpu + n, "1g", n) for n in range(7)] for gpu in (0, 1)]
+    rig.machine.gpus = [fake.gpu(gpu, mig={"mode": 1, "instances": parts[gpu]}) for gpu in range(2)]
+    rig.start()
+    until(lambda: rig.kubelet.allocatable(SMALL) == 14)
+    rig.machine.set(1, mig={"mode": 1, "instances": [instance(20, "3g", 0)]})
+    until(lambda: rig.kubelet.capacity(SMALL) == 7 and rig.kubelet.capacity(LARGE) == 1)
+    assert not rig.kubelet.capacity(GPU0)
+
+
 def test_mig_mode_switches_slices_off_and_on_again(rig: Rig) -> None:
     rig.ready()
     rig.machine.set(0, mig={"mode": 1, "instances": [instance(1, "1g", 0)]})
     until(lambda: rig.kubelet.capacity(GPU0) == 0 and rig.kubelet.capacity(SMALL) == 1)
     rig.machine.set(0, mig={"mode": 0, "instances": []})
     until(lambda: rig.kubelet.capacity(GPU0) == 79 and rig.kubelet.capacity(SMALL) == 0)
+
+
+def test_a_profile_that_went_away_while_the_plugin_did_not_run_is_counted_as_none(
+    rig: Rig,
+) -> None:
+    """Else the kubelet counts the last instances for five minutes more."""
+    mixed(rig)
+    rig.stop()
+    rig.machine.gpus = [fake.gpu(0), fake.gpu(1)]
+    rig.start()
+    until(lambda: rig.healthy(0) and rig.kubelet.lists(LARGE) and rig.kubelet.lists(SMALL))
+    until(lambda: rig.kubelet.capacity(LARGE) == rig.kubelet.capacity(SMALL) == 0)
 
 
 def test_a_sick_gpu_takes_its_instances_along(rig: Rig) -> None:

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from hypothesis import settings
@@ -41,6 +42,7 @@ class Life(RuleBasedStateMachine):
             state_dir=self.folder / "state",
             device_nodes=DeviceNodes.NONE,
             recovery_probes=2,
+            mps_pipe_dir=self.folder / "mps",
         )
         self.now = 1_000_000_000_000
         self.session = 1
@@ -49,6 +51,14 @@ class Life(RuleBasedStateMachine):
             for n in range(GPUS)
         ]
         self.held: dict[tuple[Holder, int], frozenset[str]] = {}
+        self.ended: set[tuple[int, frozenset[str]]] = set()
+        """Over, by the kubelet, which has not been asked since."""
+        self.forgot = False
+        """The plugin's own memory is gone, and the kubelet has not been asked since."""
+        self.awaited: set[tuple[int, frozenset[str]]] = set()
+        """Granted before the kubelet's last start, and not listed by it since."""
+        self.clients: set[Holder] = set()
+        """Told to be clients of MPS."""
         self.born = 0
         self.listed = True
 
@@ -66,7 +76,7 @@ class Life(RuleBasedStateMachine):
         self.node.refresh(NodeFacts(gpus=tuple(self.facts), session=self.session), xids)
 
     def healthy(self, ordinal: int) -> list[str]:
-        _, message = self.node.message(names.gpu_resource(ordinal), after=0, unless=lambda: True)
+        _, message = self.node.lists.wait(names.gpu_resource(ordinal), after=0, unless=lambda: True)
         return [device.ID for device in message.devices if device.health == "Healthy"]
 
     def taken(self, ordinal: int) -> frozenset[str]:
@@ -85,6 +95,9 @@ class Life(RuleBasedStateMachine):
         self.born += 1
         holder = Holder("ns", f"p{self.born}", "runtime")
         self.held[holder, ordinal] = frozenset(chosen)
+        self.ended = {(o, d) for o, d in self.ended if o != ordinal or not d & frozenset(chosen)}
+        if "CUDA_MPS_PIPE_DIRECTORY" in response.envs:
+            self.clients.add(holder)
         assert Path(response.mounts[1].host_path).is_dir()
         assert response.envs[names.env_gpu_slices(ordinal)] == str(count)
         self.listed = False
@@ -92,27 +105,55 @@ class Life(RuleBasedStateMachine):
 
     @rule(holder=consumes(pods))
     def finish(self, holder: Holder | None) -> None:
-        self.held = {key: value for key, value in self.held.items() if key[0] != holder}
+        self._end(key for key in self.held if key[0] == holder)
+
+    def _end(self, keys: Iterable[tuple[Holder, int]]) -> None:
+        for key in tuple(keys):
+            self.ended.add((key[1], self.held.pop(key)))
         self.listed = False
 
     @rule()
-    def list(self) -> None:
+    def lose_checkpoint(self) -> None:
+        """The kubelet starts again and knows of no device in use; their pods are ended."""
+        self._end(self.held)
+
+    @rule(answers=st.booleans())
+    def ask_mps(self, *, answers: bool) -> None:
+        self.node.mps = answers
+
+    @rule(patient=st.booleans())
+    def list(self, *, patient: bool = False) -> None:
+        """Patient with a kubelet that has just started, which may not list all yet."""
         self.now += 11_000_000_000
-        self.node.reconcile(self.held, listed_ns=self.clock())
-        self.listed = True
+        self.node.reconcile(self.held, listed_ns=self.clock(), patient=patient)
+        self.awaited = self.awaited - self.known() if patient else set()
+        self.ended, self.forgot = self.ended & self.awaited, False
+        self.listed = not self.ended
+
+    @rule()
+    def restart_kubelet(self) -> None:
+        """With its checkpoint: it knows what pods have, and what is over is free."""
+        self.node.kubelet_restarted()
+        self.awaited = {(g.ordinal, g.devices) for g in self.node.snapshot()[2]}
+
+    def known(self) -> set[tuple[int, frozenset[str]]]:
+        return {(ordinal, devices) for (_, ordinal), devices in self.held.items()}
 
     @rule()
     def restart_plugin(self) -> None:
+        # What was adopted has no page, and so no line in the journal.
+        self.forgot |= any(not grant.slot for grant in self.node.snapshot()[2])
         self.node.close()
         self.node = Node(self.config, boot="boot", clock=self.clock)
         self.look()
-        self.listed = False
+        self.listed, self.awaited = False, set()
 
     @rule()
     def lose_run(self) -> None:
         """The arbiter's folders are gone, as after a reboot, but pods are not."""
         shutil.rmtree(self.config.arbiter_dir)
         self.restart_plugin()
+        self.ended, self.forgot, self.clients = set(), True, set()
 
     @rule(ordinal=ordinals, xid=st.sampled_from([13, 48, 79, 9999]))
     def fail(self, ordinal: int, xid: int) -> None:
@@ -145,16 +186,32 @@ class Life(RuleBasedStateMachine):
         else:
             raise AssertionError("nonsense was granted")
 
+    @rule(ordinal=ordinals)
+    def ask_for_what_is_sick(self, ordinal: int) -> None:
+        if self.node.offer(ordinal).verdict.healthy:
+            return
+        before = self.node.snapshot()[2]
+        try:
+            self.node.allocate(names.gpu_resource(ordinal), [self.node.offer(ordinal).gpu.ids[0]])
+        except AllocationError:
+            assert self.node.snapshot()[2] == before
+        else:
+            raise AssertionError("a slice of a sick GPU was granted")
+
     # ------------------------------------------------------------ what must hold
 
     @invariant()
-    def everything_held_is_in_the_ledger(self) -> None:
+    def the_ledger_is_the_kubelets_view(self) -> None:
+        """At all times: what it holds, and what it has ended since it was last asked."""
         if not hasattr(self, "node"):
             return
         ledger = {(g.ordinal, g.devices) for g in self.node.snapshot()[2]}
-        known = {(o, d) for (_, o), d in self.held.items()}
-        if self.listed:
-            assert ledger == known
+        known = self.known()
+        assert not self.listed or ledger == known
+        if self.forgot:
+            assert ledger <= known | self.ended
+        else:
+            assert ledger == known | self.ended
 
     @precondition(lambda self: self.listed)
     @invariant()
@@ -169,6 +226,7 @@ class Life(RuleBasedStateMachine):
             if grant.slot:
                 folder = self.config.arbiter_dir / self.facts[grant.ordinal].uuid / "grants"
                 assert arbiter.read_tier(folder, grant.slot) == grant.tier
+                assert grant.mps == (grant.holder in self.clients)
 
     @invariant()
     def no_slice_is_given_twice(self) -> None:

@@ -64,10 +64,14 @@ def rig(control_plane: ControlPlane, api: ApiClient, tmp_path: Path) -> Iterator
     }
     create_model(found)
     yield found
-    for operator in found.operators:
-        if operator.process.poll() is None:
+    running = [operator for operator in found.operators if operator.process.poll() is None]
+    try:
+        for operator in running:
             operator.stop()
-    clean(found)
+    finally:  # what one test leaves behind would fail all that follow
+        for operator in running:
+            operator.kill()
+        clean(found)
     assert not nodes.errors
     log = tmp_path / "operator.log"
     assert not log.exists() or "Traceback" not in log.read_text(), log.read_text()[-6000:]

@@ -29,6 +29,8 @@ class Behaviour:
     """What the termination message says, over a clean pause; None: it leaves no message."""
     exit_code: int = 0
     ready: bool = True
+    silent: bool = False
+    """Its status page does not answer."""
     hold_end: bool = False
     """The pod takes long to save."""
     crash: bool = False
@@ -103,6 +105,20 @@ class NodeActor:
         if room is not None:
             status |= {"capacity": room, "allocatable": room}
         self._core.patch_node_status(name, {"status": status})
+
+    def accuse(self, name: str, pod: Raw, *, reason: str, message: str) -> None:
+        """The device plugin of a node holds something against a pod, which shall be stopped."""
+        offender = {
+            "namespace": pod["metadata"]["namespace"],
+            "pod": pod["metadata"]["name"],
+            "uid": pod["metadata"]["uid"],
+            "reason": reason,
+            "message": message,
+            "stop": True,
+        }
+        group = (names.GROUP, names.VERSION, "gpunodes")
+        status = {"status": {"offenders": [offender]}}
+        self._custom.patch_cluster_custom_object_status(*group, name, status)
 
     def starve(self, name: str) -> None:
         """Others took the node's slices, and its GPUNode does not know."""
@@ -186,7 +202,9 @@ class NodeActor:
         uid = pod["metadata"]["uid"]
         self._addresses += 1
         address = f"127.1.{self._addresses // 250}.{self._addresses % 250 + 1}"
-        self._servers[uid] = _RuntimeServer(address, lambda: _status(pod, behaviour))
+        self._servers[uid] = _RuntimeServer(
+            address, lambda: None if behaviour.silent else _status(pod, behaviour)
+        )
         container = {"running": {"startedAt": STARTED}}
         self._patch(
             pod,
@@ -237,10 +255,14 @@ class NodeActor:
 class _RuntimeServer:
     """A runtime as the operator's poll sees it."""
 
-    def __init__(self, address: str, status: Callable[[], Raw]) -> None:
+    def __init__(self, address: str, status: Callable[[], Raw | None]) -> None:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                body = json.dumps(status()).encode()
+                said = status()
+                if said is None:
+                    self.close_connection = True
+                    return
+                body = json.dumps(said).encode()
                 self.send_response(200 if self.path == names.PATH_STATUS else 404)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()

@@ -42,7 +42,7 @@ from sojourn_operator.kinds import (
 ROOT = Path(__file__).resolve().parents[3]
 Raw = dict[str, Any]
 NAMESPACE = "team"
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 MODEL: Raw = {
     "uri": "file:///var/lib/sojourn/models/smollm2.gguf",
     "weightBytes": 269_030_016,
@@ -96,6 +96,16 @@ class Operator:
             return error.code
         except OSError:
             return 0
+
+    def unready(self) -> str:
+        """What /readyz says against it; empty while it is ready or does not listen."""
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz").close()
+        except urllib.error.HTTPError as error:
+            return error.read().decode()
+        except OSError:
+            pass
+        return ""
 
     def until_ready(self) -> None:
         wait_until(lambda: self.get("/readyz") == 200, what="the operator has read the cluster")
@@ -213,9 +223,9 @@ class Rig:
         return list(found["items"])
 
     def events(self, name: str) -> list[tuple[str, str, int]]:
-        found = self.core.list_namespaced_event(
-            NAMESPACE, field_selector=f"involvedObject.name={name}"
-        )
+        """Without what the API server tells of the session's service, which has the same name."""
+        about = f"involvedObject.kind!=Service,involvedObject.name={name}"
+        found = self.core.list_namespaced_event(NAMESPACE, field_selector=about)
         return sorted((e.reason, e.message, e.count) for e in found.items)
 
     def writes(self, *, by: str = "") -> list[tuple[str, str]]:

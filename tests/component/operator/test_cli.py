@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from operatorrig import ROOT
 
 
@@ -20,6 +21,46 @@ def test_without_a_cluster_it_says_how_to_reach_one() -> None:
     assert done.returncode == 2
     assert "set KUBECONFIG" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+ASKING = [("explain", "a/b"), ("simulate", "--live"), ("release",), ("apply-crds", "--from", "/")]
+AWAY = """
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: u, user: {token: t}}]
+"""
+
+
+@pytest.mark.parametrize("arguments", ASKING, ids=lambda one: one[0])
+def test_an_api_server_that_is_away_is_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(AWAY)
+    done = operator(*arguments, kubeconfig=str(path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("sojourn-operator: the API server http://127.0.0.1:9: no answer")
+    assert done.stderr.count("\n") == 1
+    assert "KUBECONFIG" in done.stderr
+
+
+@pytest.mark.parametrize("content", ["a: [", "clusters: 3", "current-context: none", ""])
+def test_a_kubeconfig_that_is_spoilt_is_one_line(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(content)
+    done = operator("explain", "a/b", kubeconfig=str(path))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert f"kubeconfig {path}: " in done.stderr
+
+
+def test_a_kubeconfig_that_is_no_file_is_one_line(tmp_path: Path) -> None:
+    for path in ("/nope", str(tmp_path)):
+        done = operator("explain", "a/b", kubeconfig=path)
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1
+        assert f"kubeconfig {path}: " in done.stderr
 
 
 def test_a_mistake_in_the_settings_is_named(tmp_path: Path) -> None:

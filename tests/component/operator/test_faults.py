@@ -1,8 +1,10 @@
 """What goes wrong: killed operators, crashing runtimes, drains, lost nodes, wrong specs."""
 
 import signal
+from pathlib import Path
 
 import pytest
+import yaml
 from kubernetes.client import V1Eviction, V1ObjectMeta, V1Pod
 from operatorrig import NAMESPACE, Operator, Rig, create_model, wait_until
 from sojourn_api import names
@@ -256,6 +258,142 @@ def test_a_failure_that_comes_again_is_one_event_with_a_count(rig: Rig) -> None:
     assert count == 2
 
 
+def environment(rig: Rig, pod: str) -> dict[str, str]:
+    container = rig.core.read_namespaced_pod(pod, NAMESPACE).spec.containers[0]
+    return {entry.name: entry.value for entry in container.env}
+
+
+def test_a_start_is_told_what_its_store_must_have_and_waits_for_it(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("chat")
+    rig.until_ready("chat")
+    assert names.ENV_EXPECT_MANIFEST not in environment(rig, "chat-1")
+    rig.change("chat", {"spec": {"suspend": True}})
+    rig.until("chat", "ContextSaved", "True", "Saved")
+    rig.nodes.of("chat").crash = True
+    rig.nodes.of("chat").exit_code = 1
+    rig.nodes.of("chat").end = failure_report("SnapshotMissing", retry=True)
+    rig.change("chat", {"spec": {"suspend": False}})
+    rig.until("chat", "Ready", "False", "SnapshotMissing")
+    assert environment(rig, "chat-2")[names.ENV_EXPECT_MANIFEST] == "manifest-1-1.json"
+    assert rig.condition("chat", "ContextSaved")["status"] == "False"
+    wait_until(lambda: said_of_snapshot(rig) == ("False", "SnapshotMissing"), what="it is told")
+    wait_until(lambda: rig.status("chat").get("failures") == 2, what="another try")
+    assert environment(rig, "chat-3")[names.ENV_EXPECT_MANIFEST] == "manifest-1-1.json"
+    assert [n for reason, _, n in rig.events("chat") if reason == "Failed"] == [2]
+    rig.nodes.behaviour.pop("chat")
+    rig.until_ready("chat", epoch=4)
+    wait_until(lambda: said_of_snapshot(rig) == ("True", "Saved"), what="it was found again")
+
+
+def said_of_snapshot(rig: Rig) -> tuple[str, str]:
+    (snapshot,) = rig.snapshots()
+    (ready,) = snapshot["status"]["conditions"]
+    return ready["status"], ready["reason"]
+
+
+def test_a_session_created_anew_expects_what_was_retained_for_it(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("chat", snapshot={"policy": "Retain"})
+    rig.until_ready("chat")
+    rig.delete("chat")
+    wait_until(lambda: rig.session("chat") is None, what="the session is gone")
+    rig.create("chat")
+    rig.until_ready("chat", epoch=2)
+    assert environment(rig, "chat-2")[names.ENV_EXPECT_MANIFEST] == "manifest-1-1.json"
+    rig.delete("chat")
+    wait_until(lambda: rig.session("chat") is None, what="it is gone with its context")
+    rig.create("chat")
+    rig.until_ready("chat", epoch=1)
+    assert names.ENV_EXPECT_MANIFEST not in environment(rig, "chat-1")
+
+
+def test_what_is_retained_of_a_session_that_ended_badly_is_found_by_the_next(rig: Rig) -> None:
+    """Only a pause makes a SessionSnapshot; the last commit is known all the same."""
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("chat", snapshot={"policy": "Retain"})
+    rig.until_ready("chat")
+    rig.nodes.of("chat").exit_code = 1
+    rig.nodes.of("chat").end = {"reason": "StoreFull", "message": "full", "retry": True}
+    rig.delete("chat")
+    wait_until(lambda: rig.session("chat") is None, what="the session is gone")
+    (snapshot,) = rig.snapshots()
+    assert "ownerReferences" not in snapshot["metadata"]
+    rig.nodes.behaviour.pop("chat")
+    rig.create("chat")
+    rig.until_ready("chat", epoch=2)
+    assert environment(rig, "chat-2")[names.ENV_EXPECT_MANIFEST] == "manifest-1-1.json"
+
+
+def test_a_runtime_that_does_not_answer_is_not_ready_until_it_does(rig: Rig) -> None:
+    """As on a node that died: its kubelet's last word was that the pod is ready."""
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("chat")
+    rig.nodes.of("chat").status = {"exact": False, "exactReason": "heard"}
+    rig.until_ready("chat")
+    wait_until(lambda: rig.status("chat").get("exact") is False, what="it was polled")
+    rig.nodes.of("chat").silent = True
+    ready = rig.until("chat", "Ready", "False", "NotAnswering")
+    assert "no answer to 3 polls in " in ready["message"]
+    assert "node node-a is ready" in ready["message"]
+    assert rig.pods("chat") == ["chat-1"]
+    rig.nodes.of("chat").silent = False
+    rig.until("chat", "Ready", "True", "Serving")
+    assert rig.status("chat")["epoch"] == 1
+
+
+def test_an_operator_that_just_came_judges_nobody_it_has_not_heard(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    first = rig.operate()
+    rig.create("chat")
+    rig.until_ready("chat")
+    first.stop()
+    rig.nodes.of("chat").silent = True
+    second = rig.operate(identity="two")
+    second.until_ready()
+    wait_until(
+        lambda: second.metric("sojourn_operator_poll_errors_total") > 6,
+        what="it has polled in vain for long",
+    )
+    assert rig.condition("chat", "Ready")["status"] == "True"
+
+
+def by_another_address(rig: Rig) -> Path:
+    """A kubeconfig that only half of the operator can follow.
+
+    The API server is called by an address that its certificate does not have. Lists and writes
+    expect one that it does have; kopf, which watches, knows no such setting.
+    """
+    raw = yaml.safe_load(rig.control_plane.kubeconfig.read_text())
+    for entry in raw["clusters"]:
+        cluster = entry["cluster"]
+        assert "127.0.0.1" in cluster["server"]
+        cluster["tls-server-name"] = "127.0.0.1"
+        cluster["server"] = cluster["server"].replace("127.0.0.1", "[::ffff:127.0.0.1]")
+    path = rig.folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(raw))
+    return path
+
+
+def test_an_operator_whose_watches_never_speak_is_not_ready(rig: Rig) -> None:
+    """It works on by what it lists, and says so nowhere else."""
+    rig.nodes.add_node("node-a")
+    operator = rig.operate(kubeconfig=by_another_address(rig))
+
+    def told() -> str:
+        said = operator.unready()
+        return said if "the watches of " in said else ""
+
+    said = wait_until(told, what="it says so", instead=operator.unready)
+    assert "nodes" in said
+    assert "see the log" in said
+    assert operator.get("/healthz") == 200
+
+
 def test_a_kubelet_that_refuses_a_pod_is_avoided(rig: Rig) -> None:
     rig.nodes.add_node("node-a")
     rig.nodes.of("chat").refuse = "UnexpectedAdmissionError"
@@ -286,6 +424,23 @@ def test_an_eviction_saves_the_context_and_moves_the_session(rig: Rig) -> None:
         reason == "Paused" and message == "NodeDraining"
         for reason, message, _ in rig.events("chat")
     )
+
+
+def test_an_offender_is_paused_with_its_context_and_tried_again(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("greedy")
+    rig.until_ready("greedy")
+    pod = rig.core.read_namespaced_pod("greedy-1", NAMESPACE)
+    meta = {"namespace": NAMESPACE, "name": "greedy-1", "uid": pod.metadata.uid}
+    text = "gpu-0: team/greedy-1 uses 21504 MiB, 1024 MiB more than granted"
+    rig.nodes.accuse("node-a", {"metadata": meta}, reason="OverMemory", message=text)
+    paused = rig.until("greedy", "Paused", "True", "OverMemory")
+    assert paused["message"] == text
+    assert rig.condition("greedy", "ContextSaved")["status"] == "True"
+    assert rig.status("greedy")["failures"] == 1
+    rig.until_ready("greedy", epoch=2)  # the charge names the first pod, not the second
+    assert ("OverMemory", text, 1) in rig.events("greedy")
 
 
 def test_a_pod_deleted_by_hand_comes_back(rig: Rig) -> None:
@@ -345,6 +500,62 @@ def test_a_service_of_someone_else_is_not_taken_over(rig: Rig) -> None:
     rig.create("chat")
     ready = rig.until("chat", "Ready", "False", "ServiceNameTaken")
     assert "rename" in ready["message"]
+
+
+def set_quota(rig: Rig, services: int, *, used: int) -> None:
+    """Of the namespace's Services; no controller counts them here, only the API server."""
+    hard = {"services": str(services)}
+    rig.core.patch_namespaced_resource_quota("few", NAMESPACE, {"spec": {"hard": hard}})
+    status = {"status": {"hard": hard, "used": {"services": str(used)}}}
+    rig.core.patch_namespaced_resource_quota_status("few", NAMESPACE, status)
+
+
+def test_a_refused_service_is_told_keeps_no_slices_and_is_tried_again(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    quota = {"metadata": {"name": "few"}, "spec": {"hard": {"services": "1"}}}
+    rig.core.create_namespaced_resource_quota(NAMESPACE, quota)
+    try:
+        set_quota(rig, 1, used=0)
+        rig.operate()
+        rig.create("first", **BIG)
+        rig.until_ready("first")
+        rig.create("second", resources={"slices": 20, "share": 100})
+        ready = rig.until("second", "Ready", "False", "PodRefused")
+        assert "exceeded quota" in ready["message"]
+        assert "change what the message names: a quota" in ready["message"]
+        assert rig.condition("second", "Placed")["status"] == "False"
+        set_quota(rig, 5, used=1)
+        wait_until(
+            lambda: rig.condition("second", "Ready").get("status") == "True",
+            what="it serves once the quota is raised",
+            instead=lambda: rig.condition("second", "Ready"),
+        )
+    finally:
+        rig.core.delete_namespaced_resource_quota("few", NAMESPACE)
+
+
+def test_a_service_that_somebody_deleted_is_back_while_its_session_serves(rig: Rig) -> None:
+    rig.settings["relistSeconds"] = 1
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("chat")
+    rig.until_ready("chat")
+    first = rig.core.read_namespaced_service("chat", NAMESPACE)
+    rig.core.delete_namespaced_service("chat", NAMESPACE)
+
+    def services() -> list[str]:
+        found = rig.core.list_namespaced_service(NAMESPACE).items
+        return [one.metadata.uid for one in found if one.metadata.name == "chat"]
+
+    (uid,) = wait_until(services, what="the Service is back")
+    assert uid != first.metadata.uid
+    told = wait_until(
+        lambda: [count for reason, _, count in rig.events("chat") if reason == "ServiceRestored"],
+        what="it is told",
+    )
+    assert told == [1]
+    assert rig.status("chat")["epoch"] == 1
+    assert rig.condition("chat", "Ready")["status"] == "True"
 
 
 def test_a_forbidden_tier_is_refused_with_its_reason(rig: Rig) -> None:

@@ -1,7 +1,11 @@
 """The life of sessions against a real API server: placed, paused for gold, resumed, deleted."""
 
+from typing import Any
+
 import pytest
+from kubernetes.client import ApiException
 from operatorrig import NAMESPACE, Rig, wait_until
+from sojourn_api import names
 
 pytestmark = pytest.mark.cluster
 
@@ -106,8 +110,77 @@ def test_an_idle_session_is_paused_and_woken(rig: Rig) -> None:
     rig.until("chat", "Paused", "True", "Idle")
     rig.until("chat", "Ready", "False", "Idle")
     rig.nodes.of("chat").status = {}
+    rig.change("chat", {"metadata": {"annotations": {"sojourn.dev/wake": "yesterday"}}})
+    wait_until(
+        lambda: "'yesterday', which is no time" in rig.condition("chat", "Ready")["message"],
+        what="the session says why it is not woken",
+    )
+    assert [count for reason, _, count in rig.events("chat") if reason == "NotWoken"] == [1]
     rig.change("chat", {"metadata": {"annotations": {"sojourn.dev/wake": "2099-01-01T00:00:00Z"}}})
     rig.until_ready("chat", epoch=2)
+
+
+def test_a_context_length_that_the_model_lacks_is_told_while_the_session_serves_on(
+    rig: Rig,
+) -> None:
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("chat", contextLength=2048)
+    rig.until_ready("chat")
+    rig.change("chat", {"spec": {"contextLength": 100_000}})
+    wait_until(
+        lambda: "LLMModel smollm2 has 8192" in rig.condition("chat", "Ready")["message"],
+        what="the session says what the model has",
+    )
+    assert rig.condition("chat", "Ready")["status"] == "True"
+    assert rig.status("chat")["contextLength"] == 2048
+    assert [reason for reason, *_ in rig.events("chat")].count("ContextTooLong") == 1
+    rig.change("chat", {"spec": {"suspend": True}})
+    rig.until("chat", "Paused", "True", "Suspended")
+    rig.change("chat", {"spec": {"suspend": False}})
+    rig.until_ready("chat", epoch=2)
+    with pytest.raises(ApiException, match=r"reduced below status\.contextLength"):
+        rig.change("chat", {"spec": {"contextLength": 1024}})
+    rig.change("chat", {"spec": {"contextLength": 4096}})
+    rig.create("other", contextLength=100_000)
+    rig.until("other", "Ready", "False", "ContextTooLong")
+    rig.change("other", {"spec": {"contextLength": 4096}})
+    rig.until_ready("other")
+
+
+def test_numbers_that_are_not_those_of_the_weights_are_told_until_they_are_corrected(
+    rig: Rig,
+) -> None:
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("chat")
+    rig.nodes.of("chat").status = {"weights": {"kvBytesPerToken": 30_000}}
+    rig.until_ready("chat")
+    told = "spec.kvBytesPerToken is 23040 and theirs 30000"
+    wait_until(
+        lambda: told in rig.condition("chat", "Ready")["message"], what="the session says it"
+    )
+    bad = wait_until(lambda: said_of_model(rig, "False"), what="the model says it")
+    assert bad["reason"] == "ModelMismatch"
+    assert told in bad["message"]
+    rig.custom.patch_cluster_custom_object(
+        names.GROUP,
+        names.VERSION,
+        "llmmodels",
+        "smollm2",
+        {"spec": {"kvBytesPerToken": 30_000}},
+    )
+    wait_until(lambda: said_of_model(rig, "True"), what="the model is usable")
+    wait_until(
+        lambda: told not in rig.condition("chat", "Ready")["message"], what="so is the session"
+    )
+
+
+def said_of_model(rig: Rig, status: str) -> dict[str, Any] | None:
+    """The model's Ready, if it has this status."""
+    found = rig.custom.get_cluster_custom_object(names.GROUP, names.VERSION, "llmmodels", "smollm2")
+    (ready,) = found["status"]["conditions"]
+    return dict(ready) if ready["status"] == status else None
 
 
 def test_a_deleted_session_leaves_nothing(rig: Rig) -> None:
@@ -150,3 +223,50 @@ def test_retained_snapshots_outlive_their_session(rig: Rig) -> None:
     assert rig.nodes.purged == []
     rig.create("chat")
     rig.until_ready("chat", epoch=2)
+
+
+def test_a_quantity_that_is_none_is_refused_or_named_and_stops_nobody(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    operator = rig.operate()
+    for bad in ("banana", "NaN", "1e999999", "", "-1"):
+        with pytest.raises(ApiException) as refused:
+            rig.create("bad", template={"resources": {"requests": {"cpu": bad}}})
+        assert refused.value.status == 422
+        assert "spec.template.resources.requests.cpu" in str(refused.value.body)
+    rig.create("bad", template={"resources": {"requests": {"cpu": -1}}})
+    ready = rig.until("bad", "Ready", "False", "InvalidTemplate")
+    assert "spec.template.resources.requests.cpu" in ready["message"]
+    rig.create("chat", template={"resources": {"requests": {"cpu": "1.5e-1"}}})
+    rig.until_ready("chat")
+    assert [n for reason, _, n in rig.events("bad") if reason == "Rejected"] == [1]
+    assert operator.get("/readyz") == 200
+
+
+def test_a_shipped_tier_that_is_deleted_is_back_and_a_changed_one_is_kept(rig: Rig) -> None:
+    where = (names.GROUP, names.VERSION, "qostiers")
+
+    def tiers() -> dict[str, Any]:
+        items = rig.custom.list_cluster_custom_object(*where)["items"]
+        return {item["metadata"]["name"]: item for item in items}
+
+    rig.operate()
+    wait_until(lambda: len(tiers()) == 3, what="the shipped tiers are there")
+    rig.custom.patch_cluster_custom_object(
+        *where, "silver", {"spec": {"timeSliceMilliseconds": 50}}
+    )
+    first = tiers()
+    rig.custom.delete_cluster_custom_object(*where, "bronze")
+    wait_until(lambda: len(tiers()) == 3, what="bronze is back")
+    found = tiers()
+    assert found["bronze"]["spec"] == first["bronze"]["spec"]
+    assert found["silver"] == first["silver"]
+    uid = found["bronze"]["metadata"]["uid"]
+    assert uid != first["bronze"]["metadata"]["uid"]
+
+    def events() -> list[tuple[str, str]]:
+        told = rig.core.list_namespaced_event(
+            "default", field_selector="involvedObject.kind=QoSTier"
+        )
+        return [(event.involved_object.uid, event.reason) for event in told.items]
+
+    assert wait_until(events, what="it is told") == [(uid, "TierRestored")]

@@ -64,6 +64,40 @@ def test_a_session_with_a_key_keeps_it(lab: Rig) -> None:
     assert key_of(pod_of(lab, "chat")) == ("own", "api-key")
 
 
+def ready_of(rig: Rig, tenant: str) -> dict[str, Any]:
+    conditions = rig.custom.get_cluster_custom_object(*WHERE, tenant).get("status", {})
+    found = {one["type"]: one for one in conditions.get("conditions", [])}
+    return dict(found.get("Ready", {}))
+
+
+def test_a_guarantee_that_the_cluster_cannot_honour_is_told_until_it_can(lab: Rig) -> None:
+    guarantees = [{"tier": "silver", "share": 1500}]
+    lab.custom.patch_cluster_custom_object(*WHERE, "lab", {"spec": {"guarantees": guarantees}})
+    lab.nodes.add_node("node-a")
+    lab.operate()
+
+    def told() -> bool:
+        return ready_of(lab, "lab").get("reason") == "GuaranteeNotCovered"
+
+    wait_until(told, what="the tenant says so", instead=lambda: ready_of(lab, "lab"))
+    ready = ready_of(lab, "lab")
+    assert ready["status"] == "False"
+    assert "its guarantee of 1500 for silver is not covered" in ready["message"]
+    assert "the GPUs in service have 1000" in ready["message"]
+    lab.nodes.add_node("node-b")
+    wait_until(
+        lambda: ready_of(lab, "lab").get("status") == "True",
+        what="it is covered",
+        instead=lambda: ready_of(lab, "lab"),
+    )
+
+    def events() -> list[tuple[str, str, int]]:
+        found = lab.core.list_namespaced_event("default", field_selector="involvedObject.name=lab")
+        return [(event.reason, event.type, event.count) for event in found.items]
+
+    assert wait_until(events, what="it is told") == [("GuaranteeNotCovered", "Warning", 1)]
+
+
 def test_the_namespace_says_which_tiers_its_tenant_may_use(lab: Rig) -> None:
     lab.operate()
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.torch
 TEXT = "The quick brown fox jumps over the lazy dog, and the capital of Japan is called Tokyo. " * 4
 
 
-@pytest.fixture(params=["eager", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(params=["eager", pytest.param("cuda-eager", marks=pytest.mark.gpu)])
 def eager(request: pytest.FixtureRequest, smollm2: Weights) -> Runner:
     pytest.importorskip("torch")
     return make_runner(smollm2, device=request.param, num_blocks=8, threads=1)
@@ -45,6 +45,7 @@ def test_its_distributions_are_close_to_the_exact_ones(
 
 def test_it_is_another_class(eager: Runner, new_runner: Callable[..., CpuRunner]) -> None:
     assert eager.kernel_class.startswith("eager-torch-bf16-")
+    assert not eager.row_exact
     assert eager.kernel_class != new_runner().kernel_class
 
 

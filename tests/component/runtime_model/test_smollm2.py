@@ -10,10 +10,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from sojourn_runtime.model.cpu import KERNEL_CLASS, CpuRunner
+from sojourn_runtime.model.cpu import CpuRunner
 from sojourn_runtime.model.errors import InvalidConfiguration
 from sojourn_runtime.model.protocol import Interrupted, Segment
+from sojourn_runtime.model.quality import logits_of, quality
+from sojourn_runtime.model.quantization import Kind, Plan
 from sojourn_runtime.model.tokenizer import Tokenizer
+from sojourn_runtime.model.weights import Weights, open_weights
 
 NewRunner = Callable[..., CpuRunner]
 TEXT = (
@@ -25,8 +28,12 @@ TEXT = (
 )
 BITS = {
     "cpu-fma-bf16-v1": "76c4b67a93f3341150dd729058e86ba9d99c9d56272730759ccb7b4d8de66611",
+    "cpu-fma-w8a16-v1": "eafde1d18bf8baff87ceac92a74c216afd3c437db307d5fbca97b442a034ae85",
+    "cpu-vnni-w8a8-v1": "e26eddc2d15263fb2523b5457020199601e912d6f288fac50b0da00d8aeb87da",
 }
 """What the kernel class promises: the digest of logits and KV of TEXT. New bits are a new class."""
+QUALITY = {Kind.BF16: 1e-9, Kind.W8A16: 0.02, Kind.W8A8: 0.1}
+"""The largest mean divergence from bf16 that is still this quantization and no fault of it."""
 
 
 def forward(runner: CpuRunner, *segments: Segment) -> npt.NDArray[np.float32]:
@@ -63,17 +70,32 @@ def test_a_chat_is_answered(new_runner: NewRunner, tokenizer: Tokenizer) -> None
     assert tokenizer.eos_ids & set(made)
 
 
-@pytest.mark.parametrize("variant", ["avx2", "avx512"])
+@pytest.fixture(scope="module", params=Kind)
+def of_a_kind(request: pytest.FixtureRequest, model_file: Path, weights_cache: Path) -> Weights:
+    """The model, all its linears in one kind."""
+    return open_weights(str(model_file), cache_dir=weights_cache, plan=Plan(request.param))
+
+
+@pytest.mark.parametrize("variant", ["avx2", "avxvnni", "avx512", "avx512vnni"])
 def test_the_bits_are_those_of_the_kernel_class(
-    new_runner: NewRunner, tokenizer: Tokenizer, variant: str
+    of_a_kind: Weights, tokenizer: Tokenizer, variant: str
 ) -> None:
     try:
-        runner = new_runner(threads=2, variant=variant)
+        runner = CpuRunner(of_a_kind, num_blocks=24, threads=2, variant=variant)
     except InvalidConfiguration:
         pytest.skip(f"this processor has no {variant}")
     tokens = tokenizer.encode(TEXT)
     assert 64 < len(tokens) < 192
-    assert digest(runner, tokens) == BITS[KERNEL_CLASS]
+    assert digest(runner, tokens) == BITS[runner.kernel_class]
+
+
+def test_int8_keeps_the_distributions(
+    of_a_kind: Weights, smollm2: Weights, tokenizer: Tokenizer
+) -> None:
+    tokens = tokenizer.encode(TEXT)
+    logits, reference = (logits_of(each, tokens, threads=2) for each in (of_a_kind, smollm2))
+    (kind,) = set(of_a_kind.kinds.values())
+    assert quality(logits, reference, tokens).kl <= QUALITY[kind]
 
 
 @pytest.mark.parametrize("cuts", [(37,), (37, 64), (100,), (1, 2, 90)])
@@ -97,7 +119,7 @@ def test_a_warm_start_on_a_folder_imports_nothing_heavy(
     program = (
         "import sys; from pathlib import Path\n"
         "from sojourn_runtime.model.runner import open_runner\n"
-        "from sojourn_runtime.context.store import open_store\n"
+        "from sojourn_runtime.context.open_store import open_store\n"
         f"open_store({tmp_path.as_uri()!r})\n"
         f"open_runner({str(model_file)!r}, cache_dir=Path({str(weights_cache)!r}), num_blocks=1)\n"
         "heavy = {'torch', 'gguf', 'jinja2', 'transformers', 'obstore', 'fsspec'}\n"

@@ -10,17 +10,14 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from localcluster import models
 from openai import AsyncOpenAI
-from sojourn_runtime.engine.request import Finish, Request
+from sojourn_runtime.engine.request import Finish, Origin, Request
 from sojourn_runtime.server.app import Server
 from sojourn_runtime.stream import Stream, TokenEvent
-
-if TYPE_CHECKING:
-    from sojourn_runtime.protocol import Refused
 
 EOS = 256
 MODEL = "bytes"
@@ -104,9 +101,10 @@ class Talker:
         self.context_length = context_length
         self.tokenizer = Bytes()
         self.ready = ""
+        self.stalled = ""
         self.pausing = False
         self.reply: Callable[[Request], str] = lambda _: "All is well."
-        self.refuse: Refused | None = None
+        self.refuse: Exception | None = None
         self.cached = 0
         self._saved = saved or Saved()
         self._streams: dict[str, Stream] = {}
@@ -142,6 +140,12 @@ class Talker:
             if not stream.done:
                 stream.close("Pausing")
         return saved
+
+    def fail(self, cause: Exception) -> None:
+        """As an engine does that cannot go on: no more tokens, the streams closed."""
+        self.stop()
+        for stream in list(self._streams.values()):
+            stream.close("Failed", cause)
 
     def stop(self) -> None:
         with self._wake:
@@ -275,6 +279,7 @@ class Talker:
         position = len(stream.events)
         stream.started = True
         stream.cached_tokens = self.cached
+        stream.origin = Origin(device=self.cached // 4, host=self.cached - self.cached // 4)
         speller = self._spellers.setdefault(stream.request.id, Speller(params.stop))
         text, stopped = speller.push(token)
         finish = Finish.NONE

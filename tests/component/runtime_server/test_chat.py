@@ -91,12 +91,13 @@ async def test_log_probabilities_come_per_token(client: AsyncOpenAI) -> None:
     assert [top.token for top in logprobs.content[0].top_logprobs] == ["A", "B"]
 
 
-async def test_cached_tokens_are_told(rig: Any, client: AsyncOpenAI) -> None:
-    rig.session.cached = 64
+async def test_cached_tokens_are_told_with_where_they_were(rig: Any, client: AsyncOpenAI) -> None:
+    rig.session.cached = 4
     answer = await client.chat.completions.create(model="bytes", messages=USER)
     assert answer.usage is not None
     assert answer.usage.prompt_tokens_details is not None
-    assert answer.usage.prompt_tokens_details.cached_tokens == 64
+    found = answer.usage.prompt_tokens_details.to_dict()
+    assert found == {"cached_tokens": 4, "device": 1, "host": 3, "store": 0}
 
 
 async def test_parts_turns_and_tools_reach_the_template(rig: Any, client: AsyncOpenAI) -> None:

@@ -183,8 +183,9 @@ async def test_a_response_lost_between_keeping_and_submitting_has_failed(
 
 
 async def test_while_it_does_not_serve_clients_learn_the_reason(serve: Any, talker: Any) -> None:
-    for reason in ("Loading", "Restoring", "Pausing"):
+    for reason in ("Loading", "Restoring", "Pausing", "EngineStalled"):
         session = talker()
+        session.stalled = "the store"
         session.ready = reason
         async with serve(session) as rig, aiohttp.ClientSession() as http:
             with pytest.raises(openai.APIStatusError) as caught:
@@ -194,7 +195,9 @@ async def test_while_it_does_not_serve_clients_learn_the_reason(serve: Any, talk
             assert caught.value.response.headers["Retry-After"] == "1"
             async with http.get(f"{rig.url}/readyz") as response:
                 assert response.status == 503
-                assert (await response.json())["reason"] == reason
+                body = await response.json()
+                assert body["reason"] == reason
+                assert ("waits for the store" in body["message"]) is (reason == "EngineStalled")
             async with http.get(f"{rig.url}/healthz") as response:
                 assert response.status == 200
 

@@ -1,10 +1,14 @@
 """What is wrong is refused with a status, the field's name and a code that clients know."""
 
+import asyncio
 import json
-from typing import Any
+import logging
+from typing import Any, TypeAlias
 
 import aiohttp
+import openai
 import pytest
+from sojourn_runtime.context.errors import ContextError, StaleEpoch, StoreFull, StoreUnwritable
 
 KEY = {"Authorization": "Bearer a-key"}
 CHAT = "/v1/chat/completions"
@@ -230,6 +234,82 @@ async def test_without_the_key_nothing_of_the_api_is_there(rig: Any, key: str | 
         for path in ("/healthz", "/readyz", "/metrics", "/sojourn/v1/status"):
             async with http.get(rig.url + path) as response:
                 assert response.status == 200
+
+
+Said: TypeAlias = tuple[int, str, str]
+"""Status, code, and words of the remedy."""
+FAULTS: list[tuple[ContextError, Said]] = [
+    (StoreFull("file:///store/journal-1-1.log: no space left"), (507, "store_full", "make room")),
+    (StaleEpoch("file:///store: another start"), (503, "stale_epoch", "at its address")),
+    (StoreUnwritable("file:///store: cannot append"), (503, "store_unwritable", "Mend it")),
+]
+every_fault = pytest.mark.parametrize(("fault", "said"), FAULTS)
+
+
+@every_fault
+@pytest.mark.parametrize(("path", "body"), [(CHAT, chat()), (RESPONSES, ask())])
+async def test_a_request_that_the_store_cannot_keep_is_refused_with_its_remedy(
+    rig: Any, path: str, body: Any, fault: ContextError, said: Said
+) -> None:
+    rig.session.refuse = fault
+    await _told(rig, path, body, said)
+
+
+@every_fault
+@pytest.mark.parametrize(("path", "body"), [(CHAT, chat()), (RESPONSES, ask())])
+async def test_an_answer_that_the_store_ends_says_so(
+    rig: Any, path: str, body: Any, fault: ContextError, said: Said
+) -> None:
+    rig.session.allow(1)
+    answer = asyncio.create_task(_told(rig, path, body, said))
+    await asyncio.to_thread(rig.session.made_all)
+    rig.session.fail(fault)
+    await answer
+
+
+async def test_a_stream_that_a_full_store_ends_says_so(rig: Any) -> None:
+    rig.session.allow(1)
+    stream = await rig.client.chat.completions.create(**chat(stream=True))
+    await anext(stream)
+    rig.session.fail(StoreFull("file:///store: no space left"))
+    with pytest.raises(openai.APIError, match="make room") as told:
+        await stream_end(stream)
+    assert told.value.code == "store_full"
+
+
+async def stream_end(stream: Any) -> None:
+    async for _ in stream:
+        pass
+
+
+async def _told(rig: Any, path: str, body: Any, said: Said) -> None:
+    """An error in OpenAI's form, with no path of the server's and no trace of its code."""
+    status, code, remedy = said
+    async with (
+        aiohttp.ClientSession(headers=KEY) as http,
+        http.post(rig.url + path, json=body) as response,
+    ):
+        error = (await response.json())["error"]
+        assert (response.status, error["code"], error["type"]) == (status, code, "server_error")
+        assert remedy in error["message"]
+        assert "file://" not in error["message"]
+        assert "Traceback" not in error["message"]
+        assert (status == 503) == ("Retry-After" in response.headers)
+
+
+@pytest.mark.parametrize("line", [b"Authorization: Bearer a-\x00key", b"Authorization a-key"])
+async def test_a_key_in_a_request_that_cannot_be_read_is_not_logged(
+    rig: Any, caplog: pytest.LogCaptureFixture, line: bytes
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    host, port = rig.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n" + line + b"\r\n\r\n")
+    assert b" 400 " in await reader.readline()
+    writer.close()
+    assert "a request cannot be read (400)" in caplog.text
+    assert "key" not in caplog.text
+    assert "Bearer" not in caplog.text
 
 
 async def test_what_is_not_there_is_not_asked_for_twice(rig: Any) -> None:

@@ -42,6 +42,7 @@ class Pod:
     flags: tuple[str, ...] = ()
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+    seconds: float = SECONDS
 
     @property
     def store(self) -> Path:
@@ -81,9 +82,9 @@ class Pod:
 
     def until(self, condition: Callable[[], Any], what: str) -> None:
         """Wait for a condition that another process makes true."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + self.seconds
         while not condition():
-            assert time.monotonic() < deadline, f"not {what} after {SECONDS} s"
+            assert time.monotonic() < deadline, f"not {what} after {self.seconds} s"
             time.sleep(0.005)
 
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
@@ -93,7 +94,7 @@ class Pod:
     def ended(self) -> tuple[int, dict[str, Any]]:
         """Exit code and termination message."""
         assert self.process is not None
-        code = self.process.wait(SECONDS)
+        code = self.process.wait(self.seconds)
         self.process = None
         return code, json.loads(self.last.read_text()) if self.last.exists() else {}
 
@@ -110,7 +111,7 @@ class Pod:
     # -- HTTP --
 
     def _connection(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.seconds)
 
     def get(self, path: str) -> tuple[int, Any]:
         connection = self._connection()
@@ -138,6 +139,14 @@ class Pod:
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = self.get("/sojourn/v1/status")[1]
         return found
+
+    def read_and_pause(self, response: str, found: list[Delta], *, more: int) -> None:
+        """Read on behind `found`, ask for a pause after so many, and read until the stream ends."""
+        wanted = len(found) + more
+        for event in self.deltas(response, after=found[-1].number if found else None):
+            found.append(event)
+            if len(found) == wanted:
+                self.signal()
 
     def deltas(self, response: str, *, after: int | None = None) -> Iterator[Delta]:
         """The events of a response behind `after`, until the server closes the stream."""

@@ -6,6 +6,7 @@ lost, misplaced or torn changes the text. Tokens are bytes below 64, which keeps
 
 import shutil
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,11 +42,13 @@ class ToyRunner:
         blocks: int,
         *,
         kernel_class: str = "toy-v1",
+        row_exact: bool = True,
         weights_digest: str = "sha256:toy",
         padding: int = 0,
     ) -> None:
         """`padding` makes blocks as large as a real model's, in bytes per token."""
         self.kernel_class = kernel_class
+        self.row_exact = row_exact
         self.weights_digest = weights_digest
         self.block_bytes = BLOCK * (SLOT + padding)
         self.kv = np.full((blocks, self.block_bytes), 0xA5, np.uint8)
@@ -88,6 +91,45 @@ class ToyRunner:
         start = (position % BLOCK) * SLOT
         slot: npt.NDArray[np.uint8] = block[start : start + SLOT]
         return slot
+
+
+class LateKv(npt.NDArray[np.uint8]):
+    """Implements `DeviceKv` as lazily as it may: what goes to the host arrives at `settle`."""
+
+    def host(self, slots: int) -> npt.NDArray[np.uint8]:
+        self.late: dict[int, npt.NDArray[np.uint8]] = {}
+        self.slots = np.zeros((slots, self.shape[1]), np.uint8)
+        return self.slots
+
+    def stash(self, block: int, slot: int) -> None:
+        self.late[slot] = np.array(self[block])
+
+    def fetch(self, slot: int, block: int) -> None:
+        self[block] = self.late.get(slot, self.slots[slot])
+
+    def copy(self, source: int, target: int) -> None:  # type: ignore[override]
+        self[target] = self[source]
+
+    def settle(self) -> None:
+        for slot, content in self.late.items():
+            self.slots[slot] = content
+        self.late.clear()
+
+
+class LateToy(ToyRunner):
+    """A toy on a device: a pass that is interrupted leaves copies to the host under way."""
+
+    def __init__(self, blocks: int, **how: Any) -> None:
+        super().__init__(blocks, **how)
+        self.kv = self.late = self.kv.view(LateKv)
+
+    def forward(
+        self, segments: Sequence[Segment], *, stop: StopFlag | None = None
+    ) -> Logits | Interrupted:
+        found = super().forward(segments, stop=stop)
+        if found is not INTERRUPTED:
+            self.late.settle()
+        return found
 
 
 class Turnstile:
@@ -172,25 +214,37 @@ class Rig:
     eos: frozenset[int] = frozenset()
     context_length: int = 1024
     kernel_class: str = "toy-v1"
+    row_exact: bool = True
     weights_digest: str = "sha256:toy"
     padding: int = 0
     tier: int = 0
     grace_seconds: float = 300
     epoch: int | None = None
     slots: int = 8
+    host: int = 0
+    """Blocks of host memory."""
     prefill: int = 256
     arbiter: Path = Path("/nowhere")
+    granted: tuple[int, ...] = ()
+    expect_manifest: str = ""
+    owner: str = ""
+    stall_seconds: float = 10.0
+    patience_seconds: float = 2.0
+    toy: type[ToyRunner] = ToyRunner
     runner: ToyRunner = field(init=False)
     session: Session = field(init=False)
     ending: Ending | None = None
+    cut_off: dict[str, Any] = field(default_factory=dict)
+    """What a kill would leave as the last word of a pause that takes long."""
     _over: threading.Event = field(default_factory=threading.Event)
     _serving: threading.Event = field(default_factory=threading.Event)
 
     def start(self, *, gate: threading.Event | None = None, wait: bool = True) -> Session:
         """A new session on the folder; `gate` keeps the model from opening."""
-        self.runner = ToyRunner(
+        self.runner = self.toy(
             self.blocks,
             kernel_class=self.kernel_class,
+            row_exact=self.row_exact,
             weights_digest=self.weights_digest,
             padding=self.padding,
         )
@@ -206,8 +260,14 @@ class Rig:
             checkpoint_tokens=self.checkpoint_tokens,
             slots=self.slots,
             prefill=self.prefill,
+            host_bytes=self.host * self.runner.block_bytes,
             grace_seconds=self.grace_seconds,
             arbiter=self.arbiter,
+            granted=self.granted,
+            owner=self.owner,
+            expect_manifest=self.expect_manifest,
+            stall_seconds=self.stall_seconds,
+            patience_seconds=self.patience_seconds,
         )
 
         def open_model() -> Model:
@@ -223,7 +283,11 @@ class Rig:
             )
 
         self.session = Session(
-            config, open_model=open_model, ended=self._ended, serving=self._serving.set
+            config,
+            open_model=open_model,
+            ended=self._ended,
+            serving=self._serving.set,
+            overdue=self.cut_off.update,
         )
         self.session.start()
         if wait:
@@ -235,6 +299,13 @@ class Rig:
             if self._over.is_set():
                 return False
         return True
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        """Wait for what other threads bring about."""
+        deadline = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
 
     def _ended(self, ending: Ending) -> None:
         self.ending = ending

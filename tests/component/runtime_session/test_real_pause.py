@@ -3,9 +3,13 @@
 The counts are those of the promise; SOJOURN_TEST_PAUSES makes them smaller or larger.
 """
 
+import fcntl
+import json
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -52,12 +56,7 @@ def test_pauses_at_random_tokens_change_nothing(new_pod: NewPod, seed: int | Non
     response = pod.post("/v1/responses", **body(seed=seed))["id"]
     found: list[Delta] = []
     for number in range(PAUSES // 2):
-        wanted = dice.randrange(1, 2 * 110 // (PAUSES // 2))
-        for event in pod.deltas(response, after=found[-1].number if found else None):
-            found.append(event)
-            wanted -= 1
-            if wanted == 0:
-                pod.signal()  # and read on, until the session closes the stream
+        pod.read_and_pause(response, found, more=dice.randrange(1, 2 * 110 // (PAUSES // 2)))
         code, words = pod.ended()
         assert (code, words["reason"], words["exact"]) == (0, "Paused", True), number
         pod.start()
@@ -65,6 +64,27 @@ def test_pauses_at_random_tokens_change_nothing(new_pod: NewPod, seed: int | Non
         assert resumed is None or resumed["recomputedTokens"] == 0
     found += pod.deltas(response, after=found[-1].number)
     check(found, expected)
+
+
+@pytest.mark.parametrize("kind", ["w8a16", "w8a8"])
+def test_int8_comes_back_in_its_own_bits_and_another_class_says_that_its_are_others(
+    new_pod: NewPod, kind: str
+) -> None:
+    pod = new_pod(kind, flags=("--quantization", kind))
+    pod.start()
+    expected = whole(pod, **body(seed=42))
+    response = pod.post("/v1/responses", **body(seed=42))["id"]
+    found: list[Delta] = []
+    for more in (10, 30, 40):
+        pod.read_and_pause(response, found, more=more)
+        words = pod.ended()[1]
+        assert (words["reason"], words["exact"]) == ("Paused", True)
+        pod.flags = pod.flags if more < 40 else ()
+        pod.start()
+        assert (pod.status()["resumed"]["recomputedTokens"] > 0) is (more == 40)
+    check(found, expected[: len(found)])
+    assert pod.status()["exact"] is False
+    assert f"-{kind}-v1, computed again by cpu-fma-bf16-v1" in pod.status()["exactReason"]
 
 
 @pytest.mark.parametrize("seed", [None, 42])
@@ -147,8 +167,11 @@ def test_the_cpu_needs_no_torch(new_pod: NewPod) -> None:
         (("--store", "gs://bucket/one"), "InvalidConfiguration", 2),
         (("--context-length", "9000"), "ContextTooLong", 1),
         (("--kv-bytes", "1000000"), "ContextTooLong", 1),
+        (("--model-numbers", '{"kvBytesPerToken": 2304}'), "ModelMismatch", 1),
         (("--model", "/nowhere.gguf"), "ModelNotFound", 1),
         (("--weights-digest", "sha256:0"), "WeightsDigestMismatch", 1),
+        (("--quantization", "int4"), "InvalidConfiguration", 2),
+        (("--quantization", "w8a8", "--device", "eager"), "InvalidConfiguration", 2),
         (("--store", "/dev/null/store"), "StoreUnwritable", 1),
     ],
 )
@@ -161,6 +184,60 @@ def test_what_is_wrong_is_said_in_the_termination_message(
     assert (found, words["reason"]) == (code, reason), words
     assert words["retry"] is (reason == "StoreUnwritable")
     assert words["message"]
+
+
+def test_a_model_that_is_described_wrongly_is_served_where_it_fits(new_pod: NewPod) -> None:
+    """And its status page has what its weights say, for the operator to compare."""
+    pod = new_pod("odd", flags=("--model-numbers", '{"layers": 12, "contextLength": 4096}'))
+    pod.start()
+    weights = pod.get("/sojourn/v1/status")[1]["weights"]
+    assert weights == {
+        "weightBytes": 269_100_288,
+        "kvBytesPerToken": 23_040,
+        "layers": 30,
+        "heads": 9,
+        "kvHeads": 3,
+        "contextLength": 8192,
+    }
+
+
+def test_a_pause_under_a_hanging_volume_leaves_its_last_word(new_pod: NewPod) -> None:
+    """What a kubelet finds after the grace period, and that nothing sent is lost."""
+    pod = new_pod("hanging", flags=("--checkpoint-tokens", "65536"))
+    pod.start()
+    response = pod.post("/v1/responses", **body(seed=7))["id"]
+    seen = [event for event, _ in zip(pod.deltas(response), range(20), strict=False)]
+    with (pod.store / "lock").open("rb+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        pod.signal()
+        pod.until(pod.last.exists, "a last word")
+        pod.kill()
+        words = json.loads(pod.last.read_text())
+    assert (words["reason"], words["retry"]) == ("PauseCutOff", True)
+    assert "the pause has waited for the store for" in words["message"]
+    assert words["snapshot"]["manifest"] == "manifest-1-1.json"
+    pod.start()
+    found = list(pod.deltas(response))
+    assert [event.text for event in found[: len(seen)]] == [event.text for event in seen]
+
+
+def test_sigterm_is_heard_while_the_main_thread_hangs_in_a_system_call() -> None:
+    program = """
+import os, signal
+from sojourn_runtime.hooks import PauseSwitch
+switch = PauseSwitch()
+switch.install()
+signal.siginterrupt(signal.SIGTERM, False)  # as of a call that no signal ends
+switch.then(lambda: (os.write(1, b"paused"), os._exit(0)))
+told, _ = os.pipe()
+os.write(1, b"ready ")
+os.read(told, 1)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(6) == b"ready "
+        process.terminate()
+        assert process.communicate(timeout=30)[0] == b"paused"
 
 
 def test_weights_cut_short_are_said_in_the_termination_message(

@@ -51,6 +51,24 @@ async def test_a_pause_to_a_bucket_changes_nothing(new_rig: NewRig) -> None:
     assert rig.runner.computed < 60 - 15  # what was saved is not computed again
 
 
+async def test_a_session_made_anew_under_a_name_finds_no_context_in_its_bucket(
+    new_rig: NewRig, bucket: Path
+) -> None:
+    """The operator empties no bucket."""
+    rig = new_rig("chat")
+    rig.owner, rig.epoch = "2026-01-01T00:00:00Z/b", 1
+    rig.start()
+    await until(rig.session.submit(ask("one", answer=60, seed=7)), 20)
+    rig.pause()
+    old = {path.name: path.read_bytes() for path in (bucket / "chat").iterdir()}
+    rig.owner = "2026-01-02T00:00:00Z/a"
+    rig.start()
+    assert rig.session.restored() == ()
+    rig.pause()
+    left = {path.name: path.read_bytes() for path in (bucket / "chat").iterdir()}
+    assert old.items() & left.items() <= {("lock", b"")}
+
+
 async def test_a_kill_loses_no_token_that_was_told(new_rig: NewRig, bucket: Path) -> None:
     expected = await alone(new_rig)
     rig = new_rig("chat")

@@ -47,7 +47,7 @@ async def test_pausing_at_every_token_changes_nothing(
         assert restored is not None
         assert [e.position for e in restored.events[:seen]] == list(range(seen))
         assert text(restored.events[:seen]) == alone[:seen]
-    assert pauses > 3
+    assert pauses > 1  # how far it gets in between is the machine's affair
     found = await events(rig.session.restored()[0])
     assert text(found) == alone
     assert rig.runner.computed <= 1  # of the last session: nothing was computed twice

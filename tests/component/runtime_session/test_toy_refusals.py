@@ -1,6 +1,7 @@
 """What a session does with a context that it cannot simply take up, or a store that fails."""
 
 import shutil
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from fulldisk import files_of_at_most
 from sessionrig import Rig, Turnstile, ask, events, text
+from sojourn_runtime.context.errors import StoreFull
 from sojourn_runtime.model.protocol import Segment
 
 NewRig = Callable[..., Rig]
@@ -69,6 +71,56 @@ async def test_another_kernel_class_computes_again_and_says_so(
     assert (words["exact"], words["exactReason"]) == (False, status["exactReason"])
 
 
+async def test_what_was_computed_by_two_kernel_classes_stays_inexact(new_rig: NewRig) -> None:
+    """Its text is not the uninterrupted one, however often it is saved and taken up afterwards."""
+    rig = new_rig()
+    await paused(rig)
+    rig.kernel_class = "toy-v2"
+    rig.start()
+    why = rig.session.status()["exactReason"]
+    assert why.endswith("computed again by toy-v2 at start 2")
+    rig.pause()
+    for _ in range(2):
+        rig.start()
+        status = rig.session.status()
+        assert (status["exact"], status["exactReason"]) == (False, why)
+        words = rig.pause()
+        assert (words["exact"], words["exactReason"]) == (False, why)
+    rig.start(gate=(gate := threading.Event()), wait=False)
+    rig.session.pause()
+    assert rig.end(join=False)["exactReason"] == why, "a pause before the model is open says so too"
+    gate.set()
+
+
+async def test_a_resume_by_kernels_that_are_not_row_exact_says_so(new_rig: NewRig) -> None:
+    rig = new_rig(row_exact=False)
+    rig.start()
+    assert rig.session.status()["exact"] is True, "nothing was interrupted yet"
+    rig.pause()
+    await paused(rig)
+    rig.start()
+    status = rig.session.status()
+    assert status["exact"] is False
+    assert status["resumed"]["recomputedTokens"] == 0, "the saved blocks are of use all the same"
+    assert "kernel class toy-v1, which is not row-exact" in status["exactReason"]
+    words = rig.pause()
+    assert (words["exact"], words["exactReason"]) == (False, status["exactReason"])
+    rig.start()
+    assert rig.session.status()["exactReason"] == status["exactReason"], "the first time counts"
+
+
+async def test_a_session_that_gave_up_its_inexact_requests_is_exact_again(new_rig: NewRig) -> None:
+    rig = new_rig()
+    await paused(rig)
+    rig.kernel_class = "toy-v2"
+    rig.start()
+    for stream in rig.session.restored():
+        rig.session.release(stream.request.id)
+    rig.pause()
+    rig.start()
+    assert rig.session.status()["exact"]
+
+
 async def test_a_spoilt_block_is_computed_again(
     new_rig: NewRig, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -78,8 +130,12 @@ async def test_a_spoilt_block_is_computed_again(
         spoil(segment)
     rig.start()
     assert await rest(rig) == await reference(new_rig, tmp_path)
-    assert rig.session.status()["resumed"]["recomputedTokens"] > 0
+    status = rig.session.status()
+    assert status["resumed"]["recomputedTokens"] > 0
+    assert status["exact"], "the tokens give the same bytes again"
+    assert "differs from its checksum" in status["damage"]
     assert "differs from its checksum" in caplog.text
+    assert rig.pause()["damage"] == status["damage"]
 
 
 async def test_a_missing_segment_is_computed_again(new_rig: NewRig, tmp_path: Path) -> None:
@@ -102,6 +158,7 @@ async def test_a_spoilt_manifest_falls_back_to_the_one_before(
     rig.start()
     assert await rest(rig) == await reference(new_rig, tmp_path)
     assert newest.name in caplog.text
+    assert newest.name in rig.session.status()["damage"]
 
 
 async def test_without_a_good_manifest_the_session_does_not_start_empty(new_rig: NewRig) -> None:
@@ -112,6 +169,102 @@ async def test_without_a_good_manifest_the_session_does_not_start_empty(new_rig:
     rig.start(wait=False)
     words = rig.end()
     assert (words["reason"], words["retry"]) == ("SnapshotCorrupt", False)
+
+
+async def test_an_emptied_store_is_no_new_session(new_rig: NewRig, tmp_path: Path) -> None:
+    """The folder is gone, or another volume is mounted there; once it is back, all is back."""
+    rig = new_rig()
+    await paused(rig)
+    last = words_of(rig)["snapshot"]["manifest"]
+    away = rig.folder.rename(tmp_path / "away")
+    rig.expect_manifest = last
+    rig.start(wait=False)
+    words = rig.end()
+    assert (words["reason"], words["retry"]) == ("SnapshotMissing", True)
+    assert rig.folder.as_uri() in words["message"]
+    assert f"{last} was saved here, the newest manifest found is none" in words["message"]
+    assert "mount the right volume" in words["message"]
+    assert "snapshot" not in words
+    assert not rig.folder.exists(), "nothing was written"
+    away.rename(rig.folder)
+    rig.start()
+    assert await rest(rig) == await reference(new_rig, tmp_path)
+
+
+async def test_a_session_made_anew_under_a_name_starts_empty(new_rig: NewRig) -> None:
+    rig = new_rig(owner="2026-01-01T00:00:00Z/b", epoch=1)
+    await paused(rig)
+    rig.owner = "2026-01-02T00:00:00Z/a"
+    rig.start()
+    assert rig.session.restored() == ()
+    rig.pause()
+    rig.epoch = 2
+    rig.start()
+    assert rig.session.restored() == ()
+
+
+async def test_a_session_made_anew_goes_on_from_what_was_retained_for_it(
+    new_rig: NewRig, tmp_path: Path
+) -> None:
+    rig = new_rig(owner="2026-01-01T00:00:00Z/b", epoch=1)
+    await paused(rig)
+    rig.owner, rig.epoch = "2026-01-02T00:00:00Z/a", 2
+    rig.expect_manifest = words_of(rig)["snapshot"]["manifest"]
+    rig.start()
+    assert await rest(rig) == await reference(new_rig, tmp_path)
+
+
+async def test_a_store_that_was_set_back_is_refused_and_left_as_it_is(new_rig: NewRig) -> None:
+    rig = new_rig()
+    await paused(rig)
+    last = words_of(rig)["snapshot"]["manifest"]
+    (rig.folder / last).unlink()
+    before = {path.name: path.stat().st_size for path in rig.folder.iterdir()}
+    rig.expect_manifest = last
+    rig.start(wait=False)
+    words = rig.end()
+    assert words["reason"] == "SnapshotMissing"
+    assert "the newest manifest found is manifest-1-" in words["message"]
+    assert {path.name: path.stat().st_size for path in rig.folder.iterdir()} == before
+
+
+async def test_a_later_commit_than_the_expected_one_is_welcome(new_rig: NewRig) -> None:
+    """Others hear of commits late, and old manifests are collected."""
+    rig = new_rig()
+    await paused(rig)
+    rig.expect_manifest = "manifest-1-1.json"
+    assert not (rig.folder / rig.expect_manifest).exists()
+    rig.start()
+    assert rig.session.restored()
+
+
+async def test_a_pause_before_the_model_is_open_tells_of_an_emptied_store(
+    new_rig: NewRig,
+) -> None:
+    rig = new_rig(expect_manifest="manifest-4-2.json")
+    gate = threading.Event()
+    rig.start(gate=gate, wait=False)
+    rig.session.pause()
+    words = rig.end(join=False)
+    assert words["reason"] == "SnapshotMissing"
+    gate.set()
+
+
+async def test_a_store_that_is_emptied_under_a_running_session_is_told(new_rig: NewRig) -> None:
+    rig = new_rig()
+    rig.start()
+    kept = rig.session.status()["lastSnapshot"]
+    for path in rig.folder.iterdir():
+        path.unlink()
+    await events(rig.session.submit(ask("one", answer=300)))
+    words = rig.pause() if rig.ending is None else rig.end()
+    assert (words["reason"], words["retry"]) == ("SnapshotMissing", True)
+    assert words["snapshot"] == kept
+
+
+def words_of(rig: Rig) -> dict[str, Any]:
+    assert rig.ending is not None
+    return dict(rig.ending.words)
 
 
 def spoil(path: Path) -> None:
@@ -155,12 +308,26 @@ async def test_a_full_store_ends_the_session_with_its_last_context_untouched(
     rig.start()
     kept = rig.session.status()["lastSnapshot"]
     with files_of_at_most(rig.runner.block_bytes):
-        rig.session.submit(ask("more", prompt=[7] * 700))
+        stream = rig.session.submit(ask("more", prompt=[7] * 700))
         words = rig.end()
+    assert (stream.closed, type(stream.cause)) == ("Failed", StoreFull)
     assert (words["reason"], words["retry"]) == ("StoreFull", True)
     assert words["snapshot"] == kept
     rig.start()
     assert rig.session.stream("one") is not None
+
+
+async def test_a_request_that_a_full_store_cannot_keep_leaves_nothing_behind(
+    new_rig: NewRig,
+) -> None:
+    rig = new_rig()
+    rig.start()
+    with files_of_at_most(1), pytest.raises(StoreFull):
+        rig.session.submit(ask("one"))
+    assert rig.session.stream("one") is None
+    rig.pause()
+    rig.start()
+    assert rig.session.restored() == ()
 
 
 async def test_an_engine_that_fails_says_crashed_and_loses_nothing(new_rig: NewRig) -> None:

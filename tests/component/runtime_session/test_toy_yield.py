@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from sessionrig import Rig, Turnstile, ask, events
-from sojourn_api.arbiter import Page, Tier, bump, create_grant, create_index
+from sojourn_api.arbiter import Tier, bump, create_grant, create_index, read_page
+from sojourn_api.arbiter_page import Page
 from sojourn_runtime.hooks import Arbiter, open_arbiter
 
 NewRig = Callable[..., Rig]
@@ -65,6 +66,15 @@ async def test_a_paused_gold_session_holds_nobody_up(
     assert len(await events(silver.session.submit(ask("low", answer=30)))) == 30
 
 
+def test_a_neighbours_folder_without_a_page_is_in_nobodys_way(
+    tmp_path: Path, pods: dict[str, Path]
+) -> None:
+    """As when a grant ends at this moment, or a container of one that is over is started again."""
+    (tmp_path / "grants" / "00" / "pod").mkdir(parents=True)
+    arbiter = open_arbiter(pods["silver"], granted=(0,), priority=500)
+    arbiter.close()
+
+
 async def test_a_session_that_yields_can_be_paused(
     new_rig: NewRig, tmp_path: Path, pods: dict[str, Path]
 ) -> None:
@@ -87,6 +97,33 @@ def test_a_flag_stops_a_long_prefill_between_its_layers(pods: dict[str, Path]) -
     assert not silver.must_stop()
     silver.close()
     gold.close()
+
+
+def test_a_session_tells_what_its_pool_holds(
+    new_rig: NewRig, tmp_path: Path, pods: dict[str, Path]
+) -> None:
+    rig = new_rig(tmp_path / "silver", tier=500, arbiter=pods["silver"])
+    rig.start()
+    began = time.monotonic()
+    while (inside := read_page(tmp_path / "grants", "1").allocator) is None:
+        assert time.monotonic() - began < 20
+        time.sleep(0.05)  # a pause between looks; it tells within five seconds
+    said = rig.session.status()["allocator"]
+    assert isinstance(said, dict)
+    assert (inside.reserved, inside.used) == (said["reserved"], said["allocated"])
+    assert (inside.inactive_split, inside.largest_free) == (None, said["largestFree"])
+    assert inside.reserved > 0
+
+
+async def test_context_that_no_request_runs_on_is_in_use_all_the_same(
+    new_rig: NewRig, tmp_path: Path, pods: dict[str, Path]
+) -> None:
+    rig = new_rig(tmp_path / "silver", tier=500, arbiter=pods["silver"])
+    await events(rig.start().submit(ask("one", answer=200)))
+    said = rig.session.status()
+    assert said["requestsRunning"] == 0
+    assert isinstance(said["allocator"], dict)
+    assert 0 < said["allocator"]["allocated"] < said["allocator"]["reserved"]
 
 
 async def test_equals_take_turns(new_rig: NewRig, tmp_path: Path, pods: dict[str, Path]) -> None:
@@ -120,15 +157,40 @@ def test_a_look_costs_less_than_two_microseconds(pods: dict[str, Path]) -> None:
     silver.close()
 
 
-def test_without_the_mounts_a_session_is_alone(tmp_path: Path) -> None:
-    arbiter, why = open_arbiter(tmp_path / "absent", priority=500)
-    assert (arbiter.alone, why) == (True, "")
+def test_without_a_grant_a_session_is_alone(tmp_path: Path) -> None:
+    arbiter = open_arbiter(tmp_path / "absent", granted=(), priority=500)
+    assert arbiter.alone
     assert not arbiter.must_stop()
 
 
-def test_a_page_that_another_process_owns_is_said(pods: dict[str, Path]) -> None:
+def refused(rig: Rig) -> str:
+    """Why the session does not start, which another start may mend."""
+    rig.start(wait=False)
+    words = rig.end()
+    assert (words["reason"], words["retry"]) == ("ArbiterUnavailable", True)
+    assert "device plugin" in words["message"]
+    assert not rig.folder.exists(), "it claimed nothing"
+    return str(words["message"])
+
+
+def test_a_session_does_not_run_beside_others_unheeding(
+    new_rig: NewRig, pods: dict[str, Path]
+) -> None:
     taken = Page(pods["silver"] / "gpu-0" / "own")
-    arbiter, why = open_arbiter(pods["silver"], priority=500)
-    assert arbiter.alone
-    assert "another process" in why
+    rig = new_rig(arbiter=pods["silver"], granted=(0,))
+    assert "another process" in refused(rig)
     taken.close()
+    rig.start()
+
+
+def test_a_grant_without_its_mounts_is_refused_by_path(new_rig: NewRig, tmp_path: Path) -> None:
+    rig = new_rig(arbiter=tmp_path / "absent", granted=(0, 3))
+    assert str(tmp_path / "absent" / "gpu-0") in refused(rig)
+
+
+@pytest.mark.parametrize("part", ["own", "all"])
+def test_half_of_the_mounts_is_refused_though_no_slot_is_named(
+    new_rig: NewRig, pods: dict[str, Path], part: str
+) -> None:
+    (pods["silver"] / "gpu-0" / part).unlink()
+    assert f"gpu-0/{part}" in refused(new_rig(arbiter=pods["silver"]))

@@ -24,6 +24,23 @@ KINDS = sorted(CRDS)
 META = objects.ObjectMeta(name="x", namespace="", uid="", generation=0, created="")
 CONDITION = objects.Condition("Ready", "True", "Serving", "Answers.", 3, "2026-11-30T20:00:00Z")
 PLACE = objects.GpuPlace(0, "GPU-1", "A100-80GB", 12, 1000)
+GPU = objects.Gpu(
+    ordinal=0,
+    uuid="GPU-1",
+    model="A100",
+    memory_bytes=2,
+    slice_bytes=1,
+    slices=2,
+    free_slices=1,
+    healthy=True,
+    foreign_by=("/usr/bin/Xorg",),
+    links=(1,),
+    share=1000,
+    load=objects.GpuLoad(busy=90, sm=40, bandwidth=0),
+    profiles=(objects.MigRoom("3g.40gb", 0, 2),),
+    allocators=(objects.AllocatorUse("a/x-1", 4, 3, 1, 0),),
+)
+OFFENDER = objects.Offender("a", "x-1", "uid", "OverMemory", "Uses 2 bytes.", stop=True)
 REF = objects.SnapshotRef(
     name="x-1",
     uri="file:///store/x",
@@ -79,6 +96,7 @@ FULL: dict[str, dict[str, Any]] = {
                 started_at="2026-11-30T20:00:00Z",
                 endpoint="http://x.a.svc:8000/v1",
                 exact=False,
+                context_length=4096,
                 failures=1,
                 failure=objects.Failure(
                     reason="StoreFull",
@@ -102,6 +120,7 @@ FULL: dict[str, dict[str, Any]] = {
             kv_heads=3,
             context_length=1,
             digest="sha256:" + "0" * 64,
+            quantization="w8a8",
             decode_fraction=250,
             minimum_gpu_bytes=1,
             conditions=(CONDITION,),
@@ -125,8 +144,10 @@ FULL: dict[str, dict[str, Any]] = {
     "GPUNode": render.gpu_node_to_raw(
         objects.GpuNode(
             META,
-            gpus=(objects.Gpu(0, "GPU-1", "A100", 2, 1, 2, 1, True, "", 0, False, (1,), 1000),),  # noqa: FBT003
+            gpus=(GPU,),
             driver_version="615.1",
+            stranded=(objects.Stranded(size=12, slices=1),),
+            offenders=(OFFENDER,),
             conditions=(CONDITION,),
         )
     ),
@@ -142,6 +163,9 @@ WRITTEN_ELSEWHERE = {
         "status.slicesFree",
         "status.scatterPercent",
         "status.fragmentPercent",
+        "status.strandedSlices",
+        "status.migGpus",
+        "status.busyPercent",
     },
     "Tenant": {
         "status.shareUsed",
@@ -261,7 +285,9 @@ def test_the_columns_of_a_session_come_in_the_order_people_read() -> None:
 def test_the_columns_of_a_node_show_slices_and_fragmentation() -> None:
     columns = CRDS["GPUNode"]["spec"]["versions"][0]["additionalPrinterColumns"]
     shown = [column["name"].upper() for column in columns if not column.get("priority")]
-    assert " ".join(shown) == "GPUS MODEL SLICES FREE SCATTER FRAGMENTATION HEALTHY READY AGE"
+    assert (
+        " ".join(shown) == "GPUS MODEL SLICES FREE SCATTER FRAGMENTATION HEALTHY READY REASON AGE"
+    )
 
 
 def test_no_field_of_a_session_spec_was_forgotten() -> None:

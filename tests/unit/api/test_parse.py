@@ -143,6 +143,7 @@ models = st.integers(1, 16).flatmap(
         kv_heads=st.just(kv_heads),
         context_length=st.integers(1, 10_000),
         digest=texts,
+        quantization=filled,
         decode_fraction=st.integers(0, 1000),
         minimum_gpu_bytes=counts,
         conditions=conditions,
@@ -176,6 +177,26 @@ tenants = st.builds(
     api_key=st.none() | secret_keys,
     conditions=conditions,
 )
+percents = st.none() | st.integers(0, 100)
+loads = st.builds(objects.GpuLoad, busy=percents, sm=percents, bandwidth=percents)
+rooms = st.builds(objects.MigRoom, profile=filled, remaining=counts, ideal=counts)
+uses = st.builds(
+    objects.AllocatorUse,
+    pod=filled,
+    reserved=counts,
+    used=counts,
+    inactive_split=st.none() | counts,
+    largest_free=st.none() | counts,
+)
+offenders = st.builds(
+    objects.Offender,
+    namespace=names,
+    pod=names,
+    uid=texts,
+    reason=filled,
+    message=texts,
+    stop=flags,
+)
 gpu_nodes = st.builds(
     objects.GpuNode,
     meta=metas,
@@ -192,13 +213,21 @@ gpu_nodes = st.builds(
             healthy=flags,
             reason=texts,
             foreign_bytes=counts,
+            foreign_by=st.lists(filled, max_size=2).map(tuple),
             mig=flags,
             links=st.lists(st.integers(0, 15), max_size=3).map(tuple),
             share=shares,
+            load=loads,
+            profiles=st.lists(rooms, max_size=2).map(tuple),
+            allocators=st.lists(uses, max_size=2).map(tuple),
         ),
         max_size=3,
     ).map(tuple),
     driver_version=texts,
+    offenders=st.lists(offenders, max_size=2).map(tuple),
+    stranded=st.lists(st.builds(objects.Stranded, size=counts, slices=counts), max_size=2).map(
+        tuple
+    ),
     conditions=conditions,
 )
 

@@ -26,7 +26,9 @@ def helm_path() -> str:
     built = binaries.path_of("helm")
     found = str(built) if built.exists() else shutil.which("helm")
     if not found:
-        pytest.skip("helm is not built yet: run `python3 tests/cluster/cluster.py build` once")
+        pytest.skip(
+            "helm is not built yet: run `python3 tests/cluster/cluster.py helm version` once"
+        )
     return found
 
 

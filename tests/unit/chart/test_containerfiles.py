@@ -10,11 +10,12 @@ from helmchart import Rendered, pod_of, render
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-COMPONENTS = ("operator", "deviceplugin", "runtime")
+COMPONENTS = ("operator", "deviceplugin", "runtime", "gateway")
+FILES = {"gateway": "runtime/Containerfile.gateway"}
 
 
 def lines(component: str) -> list[str]:
-    text = (ROOT / component / "Containerfile").read_text()
+    text = (ROOT / FILES.get(component, f"{component}/Containerfile")).read_text()
     return text.replace("\\\n", " ").splitlines()
 
 
@@ -59,11 +60,12 @@ def test_only_the_device_plugin_is_root(component: str) -> None:
 
 @pytest.fixture(scope="module")
 def plain() -> Rendered:
-    return render()
+    return render("gateway.enabled=true")
 
 
 @pytest.mark.parametrize(
-    ("component", "kind"), [("operator", "Deployment"), ("deviceplugin", "DaemonSet")]
+    ("component", "kind"),
+    [("operator", "Deployment"), ("deviceplugin", "DaemonSet"), ("gateway", "Deployment")],
 )
 def test_image_and_chart_agree_on_port_user_and_program(
     plain: Rendered, component: str, kind: str

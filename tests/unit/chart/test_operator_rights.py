@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from helmchart import ROOT, Rendered, render
-from sojourn_operator import crds, kinds
+from sojourn_operator import kinds
+from sojourn_operator.commands import crds
 from sojourn_operator.kinds import Kind
 
 SOURCES = ROOT / "operator" / "sojourn_operator"
@@ -17,6 +18,7 @@ KINDS = {name: value for name, value in vars(kinds).items() if isinstance(value,
 VERBS = {
     "get": "get",
     "list": "list",
+    "scan": "list",
     "create": "create",
     "replace": "update",
     "apply": "patch",
@@ -31,6 +33,7 @@ Right = tuple[str, str, str]
 ELSEWHERE: dict[Right, str] = {
     ("sojourn.dev", "llmmodels/status", "patch"): "upkeep writes both by one function",
     ("sojourn.dev", "tenants/status", "patch"): "upkeep writes both by one function",
+    ("sojourn.dev", "gpunodes/status", "patch"): "upkeep writes it by the same",
     ("sojourn.dev", "llmsessions/finalizers", "update"): "blockOwnerDeletion in owner references",
     ("apiextensions.k8s.io", "customresourcedefinitions", "list"): "kopf",
     ("apiextensions.k8s.io", "customresourcedefinitions", "watch"): "kopf",
@@ -57,7 +60,7 @@ def subresource(call: ast.Call) -> str:
 
 def watched() -> Iterator[Right]:
     """kopf watches, and a relist reads, what the cache has a table for."""
-    text = (SOURCES / "cache.py").read_text()
+    text = (SOURCES / "seen" / "cache.py").read_text()
     for name, kind in KINDS.items():
         if f"kinds.{name}," in text:
             yield kind.group, kind.plural, "list"

@@ -11,11 +11,17 @@ import yaml
 from helmchart import CHART, NAMESPACE, ROOT, Rendered, helm, pod_of, render
 from sojourn_api import names
 from sojourn_deviceplugin import config as plugin_config
-from sojourn_operator import cli, kinds
+from sojourn_operator import cli
 from sojourn_operator import config as operator_config
+from sojourn_operator.seen.cache import Cache
 
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
-SAMPLES = {"cdiKind": "nvidia.com/gpu"}
+SAMPLES = {
+    "cdiKind": "nvidia.com/gpu",
+    "mpsPipeDir": "/run/mps/pipe",
+    "mpsShmDir": "/run/mps/shm",
+    "mpsThreads": "all",
+}
 SIMULATION = ROOT / "tests" / "cluster" / "manifests" / "values.yaml"
 
 
@@ -53,7 +59,9 @@ def test_every_setting_of_the_device_plugin_can_be_made() -> None:
     extra = SCHEMA["properties"]["devicePlugin"]["properties"]["extraConfig"]["properties"]
     wanted = {name: SAMPLES.get(name, schema.get("maximum")) for name, schema in extra.items()}
     rendered = render(
-        f"devicePlugin.extraConfig={json.dumps(wanted)}", "devicePlugin.hostProc=true"
+        f"devicePlugin.extraConfig={json.dumps(wanted)}",
+        "devicePlugin.hostProc=true",
+        "devicePlugin.hostCgroup=true",
     )
     data = rendered["ConfigMap", "sojourn-deviceplugin"]["data"]["deviceplugin.yaml"]
     raw = yaml.safe_load(data)
@@ -120,10 +128,30 @@ def test_the_device_plugin_sees_the_processes_of_the_host_only_when_asked() -> N
     assert config.process_names is True
 
 
+def test_the_device_plugin_sees_the_hosts_cgroups_only_when_asked() -> None:
+    rendered = render("devicePlugin.hostCgroup=true", 'devicePlugin.offenders="stop"')
+    data = rendered["ConfigMap", "sojourn-deviceplugin"]["data"]["deviceplugin.yaml"]
+    config = plugin_config.parse(yaml.safe_load(data))
+    (container,) = pod_of(rendered, "DaemonSet", "sojourn-deviceplugin")["containers"]
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    assert not mounts[str(config.host_cgroup)].get("readOnly")
+    assert config.offenders is plugin_config.Policy.STOP
+
+
 def test_the_device_plugin_runs_where_the_label_says(plain: Rendered) -> None:
     pod = pod_of(plain, "DaemonSet", "sojourn-deviceplugin")
     assert pod["nodeSelector"] == {names.LABEL_GPU_NODE: "true"}
     assert pod["priorityClassName"] == "system-node-critical"
+
+
+def test_a_replica_of_a_dead_node_is_replaced_soon(plain: Rendered) -> None:
+    """Kubernetes' default of 300 seconds would leave sessions without an operator for so long."""
+    tolerated = pod_of(plain, "Deployment", "sojourn-operator")["tolerations"]
+    assert {one["key"] for one in tolerated} >= {
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+    }
+    assert all(one["tolerationSeconds"] <= 30 for one in tolerated)
 
 
 def test_every_command_of_the_operator_is_one_of_its_subcommands(plain: Rendered) -> None:
@@ -166,11 +194,8 @@ def test_roles_have_no_wildcards(plain: Rendered) -> None:
 
 def test_the_operator_may_watch_every_kind_that_it_knows(plain: Rendered) -> None:
     allowed = permissions(plain, "sojourn-operator")
-    watched = (
-        *(kinds.SESSIONS, kinds.SNAPSHOTS, kinds.MODELS, kinds.TIERS, kinds.TENANTS),
-        *(kinds.GPU_NODES, kinds.NODES, kinds.PODS, kinds.SERVICES),
-    )
-    for kind in watched:
+    for table in Cache(lambda: None).tables():
+        kind = table.kind
         assert {"list", "watch"} <= allowed[kind.group, kind.plural], kind.name
 
 
@@ -196,9 +221,10 @@ def permissions(rendered: Rendered, role: str) -> dict[tuple[str, str], set[str]
 
 
 def test_the_lease_is_the_only_one_that_the_operator_may_change(plain: Rendered) -> None:
-    (rule,) = plain["Role", "sojourn-operator"]["rules"]
-    assert rule["resourceNames"] == ["sojourn-operator"]
-    assert rule["verbs"] == ["get", "update"]
+    own, others = plain["Role", "sojourn-operator"]["rules"]
+    assert own["resourceNames"] == ["sojourn-operator"]
+    assert own["verbs"] == ["get", "update"]
+    assert others["verbs"] == ["list"]  # signs of life of the device plugins
 
 
 def test_the_lease_is_of_the_release_and_never_reset_by_an_upgrade(plain: Rendered) -> None:
@@ -311,6 +337,23 @@ def test_users_may_do_with_sessions_what_they_may_with_pods(plain: Rendered) -> 
     assert view["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
     assert "rbac.authorization.k8s.io/aggregate-to-view" not in edit["metadata"]["labels"]
     assert view["rules"][0]["verbs"] == ["get", "list", "watch"]
+
+
+def test_a_namespaces_users_can_be_let_read_models_and_tiers() -> None:
+    """They are told to look there; a RoleBinding to view reaches no cluster-wide kind."""
+    for rendered in (render(), render("rbac.aggregate=false")):
+        viewer = rendered["ClusterRole", "sojourn-viewer"]
+        (rule,) = viewer["rules"]
+        assert rule["resources"] == ["llmmodels", "qostiers"]
+        assert rule["verbs"] == ["get", "list", "watch"]
+        assert not [key for key in viewer["metadata"]["labels"] if "aggregate-to" in key]
+    page = (CHART / "README.md").read_text()
+    assert "--clusterrole=sojourn-viewer" in page
+
+
+def test_the_readme_says_how_to_remove_the_leases_that_an_uninstall_leaves() -> None:
+    page = (CHART / "README.md").read_text()
+    assert f"`kubectl delete leases -n {NAMESPACE} -l {names.LABEL_HEARTBEAT}`" in page
 
 
 def test_the_simulation_is_made_of_ordinary_values() -> None:

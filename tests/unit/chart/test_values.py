@@ -1,12 +1,14 @@
 """Values: each is documented, known to the schema, and used; nothing else is accepted."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import values_table
 import yaml
-from helmchart import CHART, ROOT, refusal
+from helmchart import CHART, ROOT, refusal, render
+from sojourn_deviceplugin import config as plugin_config
 
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -57,6 +59,10 @@ WRONG = [
     ('operator.replicas="2"', "operator/replicas"),
     ('sessions.device="gpu"', "sessions/device"),
     ('sessions.storeUri="/var/store"', "sessions/storeUri"),
+    ('sessions.storeUri="file://var/lib/sojourn/store"', "sessions/storeUri"),
+    ('sessions.storeUri="file:///var/store"', "sessions/storeUri"),
+    ('sessions.storeUri="gs://bucket/contexts"', "sessions/storeUri"),
+    ('sessions.storeUri="s3://"', "sessions/storeUri"),
     ('devicePlugin.sliceBytes="1GB"', "devicePlugin/sliceBytes"),
     ('devicePlugin.kubeletDir="var/lib/kubelet"', "devicePlugin/kubeletDir"),
     ('devicePlugin.deviceListStrategy="envvar"', "devicePlugin/deviceListStrategy"),
@@ -73,6 +79,53 @@ WRONG = [
 def test_a_wrong_value_is_refused_by_name(setting: str, place: str) -> None:
     said = refusal(setting)
     assert place in said.replace(".", "/")
+
+
+CONTRADICTIONS = [
+    ('devicePlugin.sliceBytes="255Mi"', "devicePlugin.sliceBytes: 255Mi is below 256Mi"),
+    ("devicePlugin.sliceBytes=268435455", "is below 256Mi"),
+    ('devicePlugin.sliceBytesByModel={"H200":"64Mi"}', "sliceBytesByModel.H200: 64Mi is below"),
+    ("devicePlugin.processNames=true", "set devicePlugin.hostProc=true too"),
+    ('sessions.priorityClass.name=""', "set sessions.priorityClass.create=false"),
+    ('sessions.extraVolumeMounts=[{"name":"a","mountPath":"/a"}]', "sessions.extraVolumes"),
+    ('devicePlugin.extraVolumeMounts=[{"name":"a","mountPath":"/a"}]', "devicePlugin.extraVolumes"),
+    ("gateway.mostHeld=1025", "1025 requests cannot wait where gateway.mostOpen lets 1024 in"),
+    ("gateway.mostHeldPerSession=257", "gateway.mostHeld lets 256 of all wait"),
+]
+
+
+@pytest.mark.parametrize(("setting", "sentence"), CONTRADICTIONS)
+def test_values_that_contradict_each_other_are_refused_with_a_remedy(
+    setting: str, sentence: str
+) -> None:
+    assert sentence in refusal(setting)
+
+
+EDGES = [
+    ('devicePlugin.sliceBytes="256Mi"',),
+    ("devicePlugin.sliceBytes=268435456",),
+    ("devicePlugin.processNames=true", "devicePlugin.hostProc=true"),
+    ("sessions.priorityClass.create=false", 'sessions.priorityClass.name=""'),
+    ('sessions.storeUri="s3://bucket"',),
+    ('sessions.storeUri="file:///var/lib/sojourn/store/prod"',),
+    ("gateway.mostHeld=1024", "gateway.mostHeldPerSession=1024"),
+]
+
+
+@pytest.mark.parametrize("settings", EDGES)
+def test_values_at_the_edge_of_what_is_refused_are_taken(settings: tuple[str, ...]) -> None:
+    assert render(*settings)
+
+
+def test_a_size_in_bytes_reaches_the_device_plugin_as_it_is(tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text("devicePlugin: {sliceBytes: 1073741824, reservedBytes: 536870912}")
+    rendered = render(values=values)
+    data = yaml.safe_load(
+        rendered["ConfigMap", "sojourn-deviceplugin"]["data"]["deviceplugin.yaml"]
+    )
+    config = plugin_config.parse(data)
+    assert (config.slice_bytes, config.reserved_bytes) == (1 << 30, 1 << 29)
 
 
 def test_the_crds_of_the_chart_are_those_of_the_api() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from sojourn_api import arbiter
+from sojourn_api.arbiter_page import Page
+from sojourn_api.arbiter_watch import Watch
 
 GOLD, SILVER, BRONZE = 2500, 1000, 0
 
@@ -20,16 +22,16 @@ class Gpu:
     def __init__(self, grants: Path) -> None:
         self.grants = grants
         self.index = arbiter.create_index(grants)
-        self.pages: list[arbiter.Page] = []
+        self.pages: list[Page] = []
 
-    def grant(self, slot: str, priority: int) -> arbiter.Page:
+    def grant(self, slot: str, priority: int) -> Page:
         pod = arbiter.create_grant(self.grants, slot, arbiter.Tier(priority=priority))
         arbiter.bump(self.index)
-        self.pages.append(arbiter.Page(pod))
+        self.pages.append(Page(pod))
         return self.pages[-1]
 
-    def watch(self, own_slot: str = "") -> arbiter.Watch:
-        return arbiter.Watch(self.grants, own_slot=own_slot)
+    def watch(self, own_slot: str = "") -> Watch:
+        return Watch(self.grants, own_slot=own_slot)
 
 
 @pytest.fixture
@@ -116,7 +118,7 @@ def test_a_stopped_overlong_or_forged_holder_does_not_count(
 def test_a_second_process_cannot_own_the_page(gpu: Gpu) -> None:
     gpu.grant("1", GOLD)
     with pytest.raises(arbiter.PageTakenError, match="another process"):
-        arbiter.Page(gpu.grants / "1" / arbiter.POD)
+        Page(gpu.grants / "1" / arbiter.POD)
 
 
 def test_a_neighbour_that_read_locks_the_page_gains_nothing(gpu: Gpu) -> None:
@@ -125,7 +127,7 @@ def test_a_neighbour_that_read_locks_the_page_gains_nothing(gpu: Gpu) -> None:
     meddler = os.open(pod / arbiter.PAGE, os.O_RDONLY)
     lock = struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 0, arbiter.PAGE_BYTES, 0)
     fcntl.fcntl(meddler, fcntl.F_OFD_SETLK, lock)
-    gold = arbiter.Page(pod)
+    gold = Page(pod)
     gpu.pages.append(gold)
     gold.raise_flag()
     assert gpu.watch().higher_raised(SILVER)
@@ -170,7 +172,7 @@ def test_opening_lowers_what_an_earlier_process_left_raised(gpu: Gpu) -> None:
     gold._words.release()  # as if killed: no lowering
     os.close(gold._fd)
     gpu.pages.remove(gold)
-    again = arbiter.Page(gpu.grants / "1" / arbiter.POD)
+    again = Page(gpu.grants / "1" / arbiter.POD)
     gpu.pages.append(again)
     assert not again.raised
 
@@ -203,8 +205,19 @@ def read_limits(index: memoryview) -> tuple[int, int]:
 
 def test_a_folder_without_index_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(arbiter.ArbiterError, match="index"):
-        arbiter.Watch(tmp_path)
+        Watch(tmp_path)
 
 
 def test_the_lock_structure_has_the_size_of_the_c_library() -> None:
     assert arbiter._FLOCK.size == 32 == 8 + 3 * ctypes.sizeof(ctypes.c_longlong)
+
+
+def test_an_allocators_figures_are_read_as_told_and_unknown_ones_are_not_zero(gpu: Gpu) -> None:
+    page = gpu.grant("1", SILVER)
+    before = arbiter.read_page(gpu.grants, "1")
+    assert before.allocator is None
+    page.allocator(reserved=8, used=5, inactive_split=None, largest_free=0)
+    inside = arbiter.read_page(gpu.grants, "1").allocator
+    assert inside is not None
+    assert (inside.reserved, inside.used) == (8, 5)
+    assert (inside.inactive_split, inside.largest_free) == (None, 0)

@@ -3,7 +3,15 @@
 from pathlib import Path
 
 import pytest
-from sojourn_deviceplugin.config import Config, ConfigError, DeviceList, load, parse
+from sojourn_deviceplugin.config import (
+    Config,
+    ConfigError,
+    DeviceList,
+    MpsThreads,
+    Policy,
+    load,
+    parse,
+)
 
 GIB = 1024**3
 
@@ -24,6 +32,10 @@ def test_all_kinds_of_settings_are_read() -> None:
             "deviceListStrategy": "cdi",
             "deviceNodes": "none",
             "processNames": True,
+            "hostCgroup": "/sys/fs/cgroup",
+            "mpsPipeDir": "/run/mps",
+            "mpsThreads": "all",
+            "offenders": "stop",
         }
     )
     assert config.slice_bytes == 2 * GIB
@@ -32,6 +44,8 @@ def test_all_kinds_of_settings_are_read() -> None:
     assert config.slice_bytes_of("something else") == 2 * GIB
     assert config.plugin_dir == Path("/k/device-plugins")
     assert config.device_list_strategy is DeviceList.CDI
+    assert (config.host_cgroup, config.mps_pipe_dir) == (Path("/sys/fs/cgroup"), Path("/run/mps"))
+    assert (config.mps_threads, config.offenders) == (MpsThreads.ALL, Policy.STOP)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +59,8 @@ def test_all_kinds_of_settings_are_read() -> None:
         ({"sliceBytesByModel": "1Gi"}, "sliceBytesByModel: .*no mapping"),
         ({"kubeletDir": "var"}, "kubeletDir: 'var' is no absolute path"),
         ({"deviceNodes": "yes"}, "deviceNodes: 'yes' is none of auto, none"),
+        ({"offenders": "kill"}, "offenders: 'kill' is none of report, stop"),
+        ({"mpsShmDir": "shm"}, "mpsShmDir: 'shm' is no absolute path"),
         ({"probeSeconds": 0}, "probeSeconds: 0 is no whole number from 1 to 60"),
         ({"probeSeconds": "2"}, "probeSeconds: '2' is no whole number"),
         ({"publish": "no"}, "publish: 'no' is neither"),

@@ -1,10 +1,13 @@
 """The GPUNode's status as a value."""
 
 from dataclasses import replace
+from typing import Any
 
+from sojourn_api.objects import AllocatorUse, GpuLoad
 from sojourn_deviceplugin import gpunode, health, registry
 from sojourn_deviceplugin.config import Config
-from sojourn_deviceplugin.facts import GpuFacts, NodeFacts
+from sojourn_deviceplugin.facts import GpuFacts, MigProfile, NodeFacts
+from sojourn_deviceplugin.figures import Figures
 from sojourn_deviceplugin.ledger import Grant
 from sojourn_deviceplugin.offers import Offer
 
@@ -68,13 +71,66 @@ def test_a_node_is_not_ready_with_nothing_to_offer_and_says_why() -> None:
     ]
     assert reasons == ["AllUnhealthy", "NoGpus", "NvmlUnavailable"]
     assert gpunode.ready(facts, sick).status == "False"
+    assert "see nvidia-smi" in gpunode.ready(NodeFacts(session=1), []).message
 
 
-def test_foreign_memory_is_told_in_steps() -> None:
-    facts, offers = node("NVIDIA H200")
-    entry = gpunode.gpu(replace(offers[0], foreign_bytes=1), [])
-    assert entry.foreign_bytes == gpunode.FOREIGN_STEP
-    assert facts.driver == "1"
+def test_each_session_size_in_use_has_its_stranded_slices() -> None:
+    found = status(*node("NVIDIA H200", "NVIDIA H200"), grant(0, 30), grant(1, 60))
+    # 49 and 19 slices are free: a session of 60 finds no place at all, one of 30 not in the 19.
+    assert found["stranded"] == [{"size": 60, "slices": 68}, {"size": 30, "slices": 19}]
+    assert found["strandedSlices"] == 68
+
+
+def test_without_sessions_what_is_stranded_is_unknown_and_left_out() -> None:
+    found = status(*node("NVIDIA H200"))
+    assert not {"stranded", "strandedSlices"} & set(found)
+
+
+def test_more_sizes_than_the_schema_takes_leave_out_the_smallest() -> None:
+    facts, offers = node(*["NVIDIA H200"] * 2)
+    many = [grant(n % 2, n) for n in range(1, 71)]
+    found = gpunode.status(facts, offers, many, condition=gpunode.ready(facts, offers))
+    sizes = [entry["size"] for entry in found["stranded"]]
+    assert sizes == list(range(70, 6, -1))
+
+
+def test_placements_are_told_of_gpus_in_mig_mode() -> None:
+    rooms = (MigProfile("3g.40gb", 3, 0, 2), MigProfile("1g.10gb", 1, 5, 7))
+    facts, offers = node("NVIDIA H200", "NVIDIA H200")
+    facts = replace(facts, gpus=(replace(facts.gpus[0], profiles=rooms), facts.gpus[1]))
+    found = status(facts, [replace(offers[0], mig=True), offers[1]])
+    entries: Any = found["gpus"]
+    assert entries[0]["profiles"] == [
+        {"profile": "1g.10gb", "remaining": 5, "ideal": 7},
+        {"profile": "3g.40gb", "remaining": 0, "ideal": 2},
+    ]
+    assert "profiles" not in entries[1]
+    assert found["migGpus"] == 1
+
+
+def test_figures_are_told_where_they_are_known() -> None:
+    facts, offers = node("NVIDIA H200", "NVIDIA L4")
+    figures = Figures(
+        loads={0: GpuLoad(busy=90, sm=40), 1: GpuLoad(busy=20)},
+        allocators={0: (AllocatorUse("a/x-1", reserved=4, used=3),)},
+        foreign={1: 256},
+    )
+    condition = gpunode.ready(facts, offers)
+    found = gpunode.status(facts, offers, [], condition=condition, figures=figures)
+    first, second = found["gpus"]
+    assert first["load"] == {"busyPercent": 90, "smPercent": 40}
+    assert first["allocators"] == [{"pod": "a/x-1", "reservedBytes": 4, "usedBytes": 3}]
+    assert second["load"] == {"busyPercent": 20}
+    assert "allocators" not in second
+    assert (first["foreignBytes"], second["foreignBytes"]) == (0, 256)
+    assert found["busyPercent"] == 55
+
+
+def test_without_figures_none_are_told() -> None:
+    found = status(*node("NVIDIA H200"))
+    entries: Any = found["gpus"]
+    assert not {"load", "allocators"} & set(entries[0])
+    assert "busyPercent" not in found
 
 
 def test_an_unknown_model_has_no_share() -> None:

@@ -68,6 +68,16 @@ def test_a_gpu_off_the_bus_needs_a_reboot_even_if_it_comes_back() -> None:
     assert gpu.look(now=at(boot="b2")).healthy
 
 
+def test_a_verdict_says_what_to_do_and_no_word_twice() -> None:
+    gpu = Gpu()
+    told = gpu.look(GOOD, 79)
+    assert told.message.endswith("; reboot the node")
+    assert "79" not in told.message  # the reason before it says so
+    lost = Gpu().look(LOST)
+    assert lost.message.startswith("GPU is lost; ")
+    assert "reset the GPU" in lost.message
+
+
 def test_the_gravest_of_several_xids_stands() -> None:
     gpu = Gpu()
     gpu.look(GOOD, 48, 79, 95, 13)

@@ -21,6 +21,20 @@ def test_what_is_recorded_is_read_again(tmp_path: Path) -> None:
     assert Journal(tmp_path / "journal").held == {"2": ids(3)}
 
 
+def test_it_remembers_who_was_told_to_be_a_client_of_mps(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    for slot in ("1", "2", "3"):
+        journal.record(slot, ids(int(slot)), mps=slot != "2")
+    journal.record("3", frozenset())
+    assert journal.mps == {"1"}
+    journal.close()
+    again = Journal(tmp_path / "journal")
+    assert (again.mps, again.held) == ({"1"}, {"1": ids(1), "2": ids(2)})
+    again.forget({"2"})  # written anew
+    again.close()
+    assert Journal(tmp_path / "journal").mps == {"1"}
+
+
 def test_it_does_not_grow_without_bound(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     for n in range(5 * LINES):

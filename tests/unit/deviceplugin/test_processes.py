@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from sojourn_deviceplugin.facts import ProcessUse
-from sojourn_deviceplugin.processes import cgroup_of, pod_uid, uses
+from sojourn_deviceplugin.processes import cgroup_of, of_pods, pod_uid, uses
 
 UID = "0f6a3c1e-8f5b-4b7e-9a53-0c6d2f1e7a90"
 
@@ -32,12 +32,17 @@ def test_a_process_that_has_ended_has_no_cgroup(tmp_path: Path) -> None:
     assert cgroup_of(os.getpid(), proc=Path("/proc"))
 
 
-def test_memory_is_summed_by_pod_and_the_rest_is_foreign() -> None:
-    found = uses(
-        [ProcessUse(1, 10), ProcessUse(2, 20), ProcessUse(3, 40), ProcessUse(4, 80)],
-        pods={1: UID, 2: UID, 3: "another-pod"},
-        holders=[UID],
-    )
-    assert found.by_pod == {UID: 30}
+PROCESSES = [ProcessUse(1, 10), ProcessUse(2, 20), ProcessUse(3, 40), ProcessUse(4, 80)]
+PODS = {1: UID, 2: UID, 3: "another-pod"}
+
+
+def test_what_belongs_to_no_pod_with_a_grant_is_foreign() -> None:
+    found = uses(PROCESSES, pods=PODS, holders=[UID])
     assert found.foreign == 120
     assert [process.pid for process in found.strangers] == [3, 4]
+
+
+def test_processes_are_told_apart_by_pod() -> None:
+    found = of_pods(PROCESSES, pods=PODS)
+    pids = {uid: [process.pid for process in used] for uid, used in found.items()}
+    assert pids == {UID: [1, 2], "another-pod": [3], "": [4]}

@@ -9,9 +9,11 @@ import json
 
 import pytest
 from sojourn_api.names import CONTEXT_SAVED, PAUSED, PLACED, READY
-from sojourn_operator import pacing
 from sojourn_operator.act.status import of
+from sojourn_operator.session import ending, pacing
 from sojourn_runtime.context.errors import ContextError
+from sojourn_runtime.context.transfer import TargetInUse
+from sojourn_runtime.hooks import ArbiterUnavailable
 from sojourn_runtime.model.errors import ModelError
 
 from tests.unit.pretend_session import Pretend
@@ -19,8 +21,10 @@ from tests.unit.pretend_session import Pretend
 FINAL = (
     "ModelNotFound",
     "WeightsTruncated",
+    "UnknownWeightsFormat",
     "WeightsDigestMismatch",
     "UnsupportedModel",
+    "ModelMismatch",
     "ContextTooLong",
     "SnapshotCorrupt",
     "SnapshotOfOtherModel",
@@ -28,7 +32,15 @@ FINAL = (
     "InvalidConfiguration",
 )
 """Only a change of the session or of its model can mend these."""
-PASSING = ("StoreUnwritable", "StoreFull", "Crashed")
+PASSING = (
+    "StoreUnwritable",
+    "StoreFull",
+    "SnapshotMissing",
+    "ArbiterUnavailable",
+    "PauseCutOff",
+    "ShardLost",
+    "Crashed",
+)
 """Tried again, ever more seldom."""
 MOST_SECONDS = 300.0
 
@@ -65,9 +77,12 @@ def with_saved_context() -> Pretend:
 
 
 def test_every_reason_of_the_runtime_is_in_the_table_with_its_retry() -> None:
-    known: list[type[ModelError | ContextError]] = [ModelError, *ModelError.__subclasses__()]
-    known += [ContextError, *ContextError.__subclasses__()]
-    for one in known:
+    known: list[type[ModelError | ContextError | ArbiterUnavailable]] = [
+        ModelError,
+        *ModelError.__subclasses__(),
+    ]
+    known += [ContextError, *ContextError.__subclasses__(), ArbiterUnavailable]
+    for one in (one for one in known if one is not TargetInUse):  # of a tool, not of a session
         assert one.reason in (PASSING if one.retry else FINAL)
 
 
@@ -143,6 +158,8 @@ def test_the_saved_context_is_left_and_named(reason: str) -> None:
     assert found.snapshots == recorded
     assert not found.purged
     assert saved.uri in of(found.status, CONTEXT_SAVED).message
+    kept = found.says(CONTEXT_SAVED)
+    assert kept == (("False", reason) if reason in ending.GONE else ("True", "Saved"))
     assert len(found.told - told) == 1
 
 

@@ -1,12 +1,13 @@
 """The cache: the later version counts, whichever way it comes, and what is deleted stays gone."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from sojourn_api.names import ANNOTATION_GPUS, LABEL_EPOCH, LABEL_SESSION
 from sojourn_operator import kinds
-from sojourn_operator.cache import Cache, Table
-from sojourn_operator.node import Node, parse_node
+from sojourn_operator.seen.cache import Cache, Table
+from sojourn_operator.seen.node import Node, parse_node
 
 
 def node(name: str, version: int, *, uid: str = "", ready: bool = True) -> dict[str, Any]:
@@ -54,6 +55,36 @@ def test_a_relist_drops_ghosts_and_keeps_what_is_newer_than_itself(nodes: Table[
     nodes.offer(node("young", 20))
     assert nodes.replace([node("kept", 6)], version=10) == 1
     assert sorted(nodes.values()) == ["kept", "young"]
+
+
+def test_a_watch_that_never_spoke_is_told_once_a_list_has_news(nodes: Table[Node]) -> None:
+    """Seen where only the watches went by a name that the DNS did not know."""
+    assert not nodes.unheard()
+    nodes.replace([], version=1)
+    assert not nodes.unheard(), "it had nothing to tell"
+    nodes.replace([node("a", 5)], version=5)
+    assert nodes.unheard()
+    nodes.replace([node("a", 5)], version=6)
+    assert nodes.unheard()
+    nodes.heard()
+    nodes.replace([node("a", 5)], version=7)
+    assert not nodes.unheard()
+
+
+def test_a_watch_that_speaks_while_a_list_is_read_owes_nothing(nodes: Table[Node]) -> None:
+    def listed() -> Iterator[dict[str, Any]]:
+        yield node("a", 5)
+        nodes.heard()
+
+    nodes.replace(listed(), version=5)
+    assert not nodes.unheard()
+
+
+def test_a_watch_that_falls_silent_is_told_by_the_next_correction(nodes: Table[Node]) -> None:
+    nodes.heard()
+    nodes.offer(node("a", 5))
+    nodes.replace([node("a", 8)], version=8)
+    assert nodes.unheard()
 
 
 def test_an_object_that_cannot_be_read_counts_as_absent(nodes: Table[Node]) -> None:

@@ -1,7 +1,10 @@
 """Events: what makes two facts the same."""
 
-from sojourn_operator.act.events import body
-from sojourn_operator.note import Note, Subject
+from typing import Any
+
+from sojourn_operator.act.events import BURST, PER_SECOND, Teller, body
+from sojourn_operator.kinds import Kind
+from sojourn_operator.session.note import Note, Subject
 
 CHAT = Subject("LLMSession", "chat", "team", "uid-1")
 
@@ -39,3 +42,28 @@ def test_an_event_fits_the_api_servers_bounds() -> None:
 def test_the_event_of_a_cluster_wide_object_lives_in_the_default_namespace() -> None:
     note = Note(Subject("LLMModel", "smollm2", "", "uid-3"), "TooLarge", "no", once_per="1")
     assert body(note, now=0)["metadata"]["namespace"] == "default"
+
+
+class Told:
+    """An API server that takes every event."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def create(self, _kind: Kind, raw: dict[str, Any]) -> dict[str, Any]:
+        self.reasons.append(raw["reason"])
+        return raw
+
+
+def test_a_flood_of_normal_events_is_cut_and_warnings_are_not() -> None:
+    api = Told()
+    teller = Teller(api)  # type: ignore[arg-type]
+    for number in range(BURST + 50):
+        teller.tell(Note(CHAT, "Placed", f"on node-{number}", once_per="1"), now=0.0)
+    assert len(api.reasons) == BURST
+    teller.tell(Note(CHAT, "Failed", "no", once_per="1", warning=True), now=0.0)
+    assert api.reasons[-1] == "Failed"
+    later = 10 / PER_SECOND
+    for number in range(50):
+        teller.tell(Note(CHAT, "Started", f"on node-{number}", once_per="1"), now=later)
+    assert api.reasons.count("Started") == 10

@@ -1,17 +1,18 @@
 """The state machine of a session: what each look says and asks for."""
 
 import dataclasses
+import json
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sojourn_api.names import CONTEXT_SAVED, PAUSED, PLACED, READY, TARGET_MET
-from sojourn_api.objects import SnapshotPolicy
-from sojourn_operator import ending, life
+from sojourn_api.objects import Offender, SnapshotPolicy
 from sojourn_operator.act.status import Verdict, of
-from sojourn_operator.pod import Terminated
-from sojourn_operator.scene import Runtime, Scene
+from sojourn_operator.seen.pod import Terminated
+from sojourn_operator.session import ending, life, pacing
+from sojourn_operator.session.scene import Runtime, Scene
 
 from tests.unit.pretend_session import TIER, KilledError, Pretend, pod, report, session
 
@@ -106,6 +107,44 @@ def test_a_pause_tells_why_before_and_after() -> None:
     assert found.pods == {}
 
 
+OFFENCE = Offender(
+    "team", "chat-1", "uid", "OverMemory", "gpu-0: 1024 MiB more than granted", stop=True
+)
+
+
+def test_an_offender_is_paused_with_its_context_and_comes_back_after_a_while() -> None:
+    found = serving()
+    found.now += 10 * ending.CALM_SECONDS
+    found.offence = OFFENCE
+    found.settle()
+    assert found.says(PAUSED) == ("False", "OverMemory")
+    assert of(found.status, PAUSED).message == OFFENCE.message
+    found.offence = None  # the grant is over
+    found.end_pods()
+    assert found.says(PAUSED) == ("True", "OverMemory")
+    assert found.says(CONTEXT_SAVED) == ("True", "Saved")
+    assert of(found.status, PAUSED).message == OFFENCE.message
+    assert (found.status.failures, found.status.failure is not None) == (1, True)
+    assert pacing.not_before(found.session) == found.now + ending.BACK_OFF_SECONDS
+    assert [told for told in found.events if "OverMemory" in told]
+
+
+def test_an_offence_that_is_only_reported_pauses_nobody() -> None:
+    found = serving()
+    found.offence = dataclasses.replace(OFFENCE, stop=False)
+    found.settle()
+    assert found.says(READY) == ("True", "Serving")
+    assert [told for told in found.events if "OverMemory" in told]
+
+
+def test_another_pause_that_is_under_way_keeps_its_reason() -> None:
+    found = serving()
+    found.pause()
+    found.offence = OFFENCE
+    found.settle()
+    assert found.says(PAUSED) == ("False", "PreemptedByGold")
+
+
 def test_a_pod_that_stops_answering_is_not_ready() -> None:
     found = serving()
     found.pods["chat-1"] = dataclasses.replace(
@@ -157,6 +196,142 @@ def test_a_start_that_fails_before_it_answers_keeps_what_was_saved_before() -> N
     found.settle()
     found.crash_pods()
     assert found.says(READY) == ("False", "Crashed")
+    assert found.says(CONTEXT_SAVED) == ("True", "Saved")
+
+
+def failed_start(reason: str, *, retry: bool = True) -> Pretend:
+    """Paused well, placed again, and that start ends with a report before it answers."""
+    found = serving()
+    found.pause()
+    found.end_pods()
+    found.place()
+    fail_start(found, reason, retry=retry)
+    return found
+
+
+def fail_start(found: Pretend, reason: str, *, retry: bool = True) -> None:
+    name = f"chat-{found.status.epoch}"
+    found.pods[name] = dataclasses.replace(
+        found.pods[name], phase="Running", node="node-a", started=True
+    )
+    found.settle()
+    found.crash_pods(report(found.status.epoch, reason=reason, retry=retry, snapshot=None))
+
+
+def test_a_failed_start_leaves_the_saved_context_saved() -> None:
+    found = failed_start("ModelNotFound", retry=False)
+    assert found.says(READY) == ("False", "ModelNotFound")
+    assert found.says(CONTEXT_SAVED) == ("True", "Saved")
+
+
+@pytest.mark.parametrize("reason", ["SnapshotMissing", "SnapshotCorrupt"])
+def test_a_context_that_is_gone_is_not_called_saved(reason: str) -> None:
+    found = failed_start(reason)
+    assert found.says(CONTEXT_SAVED) == ("False", reason)
+    assert found.status.snapshot is not None, "the next start shall expect it, too"
+    found.place()
+    assert found.says(CONTEXT_SAVED) == ("False", reason), "this start has not found it yet"
+    fail_start(found, "Crashed")
+    assert found.says(CONTEXT_SAVED) == ("False", reason), "another failure says nothing of it"
+    found.place()
+    found.pause(by="", reason="Suspended")
+    found.end_pods()
+    assert found.says(PAUSED) == ("True", "Suspended")
+    assert found.says(CONTEXT_SAVED) == ("False", reason)
+
+
+def test_a_context_that_was_found_again_is_saved() -> None:
+    found = failed_start("SnapshotMissing")
+    found.place()
+    found.run_pods()
+    assert found.says(CONTEXT_SAVED) == ("False", "InMemory")
+    found.pause()
+    found.end_pods()
+    assert found.says(CONTEXT_SAVED) == ("True", "Saved")
+
+
+def test_a_context_seen_by_a_start_that_fails_otherwise_is_saved() -> None:
+    found = failed_start("SnapshotMissing")
+    found.place()
+    name = f"chat-{found.status.epoch}"
+    found.pods[name] = dataclasses.replace(
+        found.pods[name], phase="Running", node="node-a", started=True
+    )
+    found.settle()
+    found.crash_pods(report(1, reason="SnapshotOfOtherModel", retry=False))
+    assert found.says(CONTEXT_SAVED) == ("True", "Saved")
+
+
+def test_a_start_says_nothing_of_memory_before_it_answers() -> None:
+    found = Pretend()
+    found.place()
+    assert found.says(CONTEXT_SAVED) == ("False", "NothingToSave")
+    found.run_pods()
+    assert found.says(CONTEXT_SAVED) == ("False", "InMemory")
+    found.pause()
+    found.end_pods()
+    found.place()
+    assert found.says(CONTEXT_SAVED) == ("True", "Saved")
+
+
+def test_a_pause_that_is_cut_off_tells_what_was_not_saved() -> None:
+    """The runtime wrote its last word before the kubelet's SIGKILL."""
+    found = serving()
+    found.pause()
+    text = "the pause has waited for the store for 27 s; tokens not saved: 40"
+    words = report(1, reason="PauseCutOff", message=text, retry=True)
+    found.end_pods(words, code=137)
+    assert found.says(READY) == ("False", "PauseCutOff")
+    assert found.says(CONTEXT_SAVED) == ("False", "PauseCutOff")
+    assert "last saved: 100 tokens" in of(found.status, CONTEXT_SAVED).message
+    assert text in of(found.status, READY).message
+
+
+def test_a_runtime_that_leaves_polls_unanswered_is_not_ready_whatever_its_kubelet_said_last() -> (
+    None
+):
+    found = serving()
+    before = dict(found.pods)
+    found.runtime = Runtime(silent="3 polls in 15 s")
+    found.settle()
+    assert found.says(READY) == ("False", "NotAnswering")
+    message = of(found.status, READY).message
+    assert "no answer to 3 polls in 15 s" in message
+    assert "node node-a is ready" in message
+    assert found.pods == before
+    assert found.says(PLACED)[0] == "True"
+    assert found.says(TARGET_MET) == ("Unknown", "NotAnswering")
+    found.runtime = Runtime()
+    found.settle()
+    assert found.says(READY) == ("True", "Serving")
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_an_engine_that_stands_still_is_not_ready_and_says_for_what(*, ready: bool) -> None:
+    found = serving()
+    found.pods["chat-1"] = dataclasses.replace(found.pods["chat-1"], ready=ready)
+    found.runtime = Runtime(stalled="the store")
+    found.settle()
+    assert found.says(READY) == ("False", "EngineStalled")
+    assert "waits for the store" in of(found.status, READY).message
+
+
+def test_a_spoilt_part_of_the_context_is_told_once_per_start() -> None:
+    found = serving()
+    before = set(found.told)
+    for count in (1, 2):
+        found.runtime = Runtime(damage=f"blocks computed again: {count}")
+        found.settle()
+    damaged = [event for event in found.events if event[0] == "ContextDamaged"]
+    assert len(damaged) == 2
+    assert len(found.told - before) == 1, "one name, one start: one event"
+
+
+def test_damage_that_no_poll_saw_is_told_at_the_pause() -> None:
+    found = serving()
+    found.pause()
+    found.end_pods(report(1, damage="blocks computed again: 2"))
+    assert ("ContextDamaged", "blocks computed again: 2", "1") in found.events
     assert found.says(CONTEXT_SAVED) == ("True", "Saved")
 
 
@@ -217,6 +392,19 @@ def test_retained_context_is_not_purged() -> None:
     assert not found.purged
 
 
+def test_a_context_in_a_bucket_is_said_to_be_left() -> None:
+    found = Pretend(purges=False)
+    found.place()
+    found.run_pods()
+    found.delete()
+    found.end_pods()
+    assert found.gone
+    assert not found.purged
+    (told,) = [text for reason, text, _ in found.events if reason == "ContextNotDeleted"]
+    assert "team/chat of the store is left" in told
+    assert "a session made anew under the name clears it" in told
+
+
 def test_a_session_that_never_ran_has_nothing_to_purge() -> None:
     found = Pretend()
     found.delete()
@@ -259,6 +447,23 @@ def test_an_eviction_after_a_calm_minute_is_no_failure() -> None:
     assert found.status.failures == 0
 
 
+@pytest.mark.parametrize(
+    ("conversations", "told"),
+    [(0, "100 tokens of context, 5 kB"), (2, "100 tokens of context in 2 conversations, 5 kB")],
+)
+def test_what_was_saved_is_told_in_figures_that_fit(conversations: int, told: str) -> None:
+    """Requests that belong to no stored conversation have context too."""
+    found = serving()
+    found.pause()
+    said = json.loads(report(1))
+    said["snapshot"]["conversations"] = conversations
+    for name, one in found.pods.items():
+        end = Terminated(exit_code=0, reason="Completed", message=json.dumps(said))
+        found.pods[name] = dataclasses.replace(one, phase="Succeeded", terminated=end)
+    found.settle()
+    assert of(found.status, CONTEXT_SAVED).message == f"{told}, at file:///store/chat"
+
+
 def test_what_the_runtime_is_doing_shows_while_it_starts() -> None:
     found = Pretend()
     found.place()
@@ -268,16 +473,7 @@ def test_what_the_runtime_is_doing_shows_while_it_starts() -> None:
         pods=(pod(1, phase="Running", node="node-a"),),
         runtime=Runtime(phase="Restoring"),
     )
-    assert of(life.look(scene).status, READY).message == "restoring on node-a"
-
-
-def test_an_image_that_cannot_be_pulled_is_named() -> None:
-    found = Pretend()
-    found.place()
-    waiting = "ImagePullBackOff: no such image runtime:9"
-    scene = Scene(found.session, now=found.now, pods=(pod(1, node="node-a", waiting=waiting),))
-    ready = of(life.look(scene).status, READY)
-    assert (ready.reason, ready.message) == ("ImagePullBackOff", waiting)
+    assert of(life.look(scene).status, READY).message.startswith("restoring on node-a; ")
 
 
 @pytest.mark.parametrize(

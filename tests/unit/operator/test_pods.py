@@ -16,6 +16,7 @@ from sojourn_api.objects import (
     SessionSpec,
     Tier,
 )
+from sojourn_api.weights import Numbers
 from sojourn_operator.act import pods
 from sojourn_operator.config import Config
 
@@ -91,6 +92,7 @@ def test_the_whole_metadata() -> None:
             "sojourn.dev/priority": "500",
             "sojourn.dev/time-slice": "50",
             "sojourn.dev/share": "600",
+            "sojourn.dev/context-length": str(MODEL.context_length),
         },
         "finalizers": ["sojourn.dev/record-end"],
         "ownerReferences": [
@@ -104,6 +106,14 @@ def test_the_whole_metadata() -> None:
             }
         ],
     }
+
+
+def test_it_is_told_which_manifest_its_store_must_have() -> None:
+    session = Session(meta("chat", "team"), SessionSpec(model="smollm2", tier="silver"))
+    start = pods.Start(session, MODEL, TIER, PLACE, 7, manifest="manifest-6-12.json")
+    found = env(pods.build(start, config=Config(device="cpu")))
+    assert found["SOJOURN_EXPECT_MANIFEST"] == "manifest-6-12.json"
+    assert "SOJOURN_EXPECT_MANIFEST" not in env(built()), "a first start expects nothing"
 
 
 def test_two_gpus_are_two_resources_in_limits_and_requests() -> None:
@@ -137,10 +147,13 @@ def test_it_tells_the_runtime_all_it_has_to_know() -> None:
         names.ENV_SESSION: "chat",
         names.ENV_NAMESPACE: "team",
         names.ENV_EPOCH: "7",
+        names.ENV_OWNER: "2026-01-01T00:00:00Z/uid-chat",
         names.ENV_TIER: "silver",
         names.ENV_PRIORITY: "500",
         names.ENV_MODEL: MODEL.uri,
         names.ENV_MODEL_NAME: "smollm2",
+        names.ENV_MODEL_NUMBERS: json.dumps(Numbers.of(MODEL).to_json(), separators=(",", ":")),
+        names.ENV_QUANTIZATION: MODEL.quantization,
         names.ENV_WEIGHTS_DIGEST: MODEL.digest,
         names.ENV_WEIGHTS_CACHE: "/var/cache/sojourn",
         names.ENV_STORE: "file:///var/lib/sojourn/store",
@@ -152,8 +165,11 @@ def test_it_tells_the_runtime_all_it_has_to_know() -> None:
 
 
 def test_cuda_sees_the_granted_gpus_only_and_a_cpu_session_none() -> None:
-    assert env(built(Config(device="cuda")))["CUDA_VISIBLE_DEVICES"] == "GPU-0,GPU-3"
-    assert "CUDA_VISIBLE_DEVICES" not in env(built())
+    found = env(built(Config(device="cuda")))
+    assert (found["CUDA_VISIBLE_DEVICES"], found[names.ENV_SHARDS]) == ("GPU-0,GPU-3", "2")
+    assert {"CUDA_VISIBLE_DEVICES", names.ENV_SHARDS}.isdisjoint(env(built()))
+    eager = env(built(Config(device="cuda-eager")))
+    assert eager["CUDA_VISIBLE_DEVICES"] == "GPU-0,GPU-3"
 
 
 def test_the_api_key_is_never_a_plain_value() -> None:
@@ -236,6 +252,7 @@ def test_the_grace_period_follows_from_the_bytes_to_save(tokens: int, seconds: i
         ({"volumes": [{"name": "sojourn-store"}]}, "sojourn-store"),
         ({"volumeMounts": [{"name": "x", "mountPath": "/run/sojourn/gpu-0"}]}, "/run/sojourn"),
         ({"resources": {"limits": {"sojourn.dev/gpu-1": 5}}}, "sojourn.dev/gpu-1"),
+        ({"resources": {"requests": {"sojourn.dev/mig-1g.10gb": 1}}}, "sojourn.dev/mig-1g.10gb"),
     ],
 )
 def test_what_a_template_may_not_say_is_named(template: dict[str, Any], named: str) -> None:

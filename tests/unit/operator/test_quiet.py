@@ -1,6 +1,6 @@
 """What only repeats with other numbers is held back for a while, and then told."""
 
-from sojourn_operator.quiet import ROOM, Quiet
+from sojourn_operator.session.quiet import ROOM, Quiet
 
 
 def test_whoever_spoke_keeps_still_for_a_while() -> None:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 from sojourn_api.objects import LatencyMetric
-from sojourn_operator.report import parse_end, parse_status
+from sojourn_api.weights import Numbers
+from sojourn_operator.seen.report import parse_end, parse_status
 
 from tests.unit.pretend_session import report
 
@@ -55,6 +56,15 @@ def test_a_reason_that_the_api_server_would_refuse_is_cleaned() -> None:
     assert end.reason == "outofmemory"
 
 
+def test_a_status_has_what_the_weights_say_of_themselves() -> None:
+    found = parse_status(status(weights={"layers": 30, "heads": 9}))
+    assert found is not None
+    assert found.weights == Numbers(layers=30, heads=9)
+    closed = parse_status(status(weights=None))
+    assert closed is not None
+    assert closed.weights is None
+
+
 def test_a_status_counts_running_and_waiting_requests() -> None:
     found = parse_status(status())
     assert found is not None
@@ -66,3 +76,10 @@ def test_a_status_counts_running_and_waiting_requests() -> None:
 @pytest.mark.parametrize("text", ["", "<html>", "{}", '{"phase": 1}'])
 def test_what_is_no_status_is_none(text: str) -> None:
     assert parse_status(text) is None
+
+
+def test_bytes_that_a_status_does_not_tell_are_unknown() -> None:
+    known, unknown = parse_status(status()), parse_status('{"v": 1, "phase": "Serving"}')
+    assert known is not None
+    assert unknown is not None
+    assert (known.unsaved_bytes, unknown.unsaved_bytes) == (10, None)

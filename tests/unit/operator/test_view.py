@@ -5,11 +5,13 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from sojourn_api.names import READY
 from sojourn_api.objects import (
     Failure,
     Gpu,
     GpuNode,
     IdleAction,
+    LatencyMetric,
     Model,
     ObjectMeta,
     Resources,
@@ -17,13 +19,17 @@ from sojourn_api.objects import (
     SessionStatus,
     Tenant,
 )
-from sojourn_operator import pacing, view
-from sojourn_operator.budget import parse_budget
-from sojourn_operator.cache import Seen
-from sojourn_operator.node import Node, quantity
+from sojourn_api.quantity import quantity
+from sojourn_operator import reasons, view, wants
+from sojourn_operator.act.status import of
 from sojourn_operator.plan import Phase
-from sojourn_operator.scene import Runtime
-from sojourn_operator.world import World
+from sojourn_operator.seen.budget import parse_budget
+from sojourn_operator.seen.cache import Seen
+from sojourn_operator.seen.node import Node
+from sojourn_operator.seen.others import Taken
+from sojourn_operator.seen.world import World
+from sojourn_operator.session import orders, pacing
+from sojourn_operator.session.scene import Runtime
 
 from tests.unit.pretend_session import TIER, Pretend, pod, report, session
 
@@ -91,6 +97,23 @@ def test_slices_without_a_wish_hold_weights_context_and_workspace() -> None:
     assert planned(session(), gpu_nodes=small).request.slices == 14
 
 
+def test_no_session_is_spread_over_more_gpus_than_its_model_has_key_heads() -> None:
+    spread = session(resources=Resources(max_shards=8))
+    few = {"smollm2": dataclasses.replace(MODEL, kv_heads=3)}
+    assert planned(spread, models=few).request.max_shards == 3
+    many = {"smollm2": dataclasses.replace(MODEL, heads=16, kv_heads=16)}
+    assert planned(spread, models=many).request.max_shards == 8
+
+
+@pytest.mark.parametrize(("device", "most"), [("cuda", 2), ("cpu", 2), ("cuda-eager", 1)])
+def test_what_computes_in_one_process_gets_one_gpu(device: str, most: int) -> None:
+    spread = session(resources=Resources(max_shards=2))
+    found = view.View(most_shards=wants.most_shards(device))
+    many = {"smollm2": dataclasses.replace(MODEL, heads=2, kv_heads=2)}
+    state = found.state(world(spread, models=many), blocked=frozenset())
+    assert state.sessions["team/chat"].request.max_shards == most
+
+
 def test_a_wish_for_slices_counts() -> None:
     assert planned(session(resources=Resources(slices=9))).request.slices == 9
 
@@ -101,6 +124,16 @@ def test_the_share_is_the_wish_else_the_tenants_guarantee_else_the_tiers() -> No
     assert planned(session(), tenants={"acme": acme}).request.share == 700
     wished = session(resources=Resources(share=5))
     assert planned(wished, tenants={"acme": acme}).request.share == 5
+
+
+@pytest.mark.parametrize(
+    ("metric", "target", "wanted"),
+    [("InterTokenLatency", 100, 22), ("InterTokenLatency", 0, 0), ("TimeToFirstToken", 100, 0)],
+)
+def test_a_target_between_tokens_asks_for_bandwidth(metric: str, target: int, wanted: int) -> None:
+    """2 GiB of weights for each token, ten times a second."""
+    tier = dataclasses.replace(TIER, target_metric=LatencyMetric(metric), target_p95_ms=target)
+    assert planned(session(), tiers={"silver": tier}).request.bandwidth == wanted
 
 
 def test_the_oldest_claim_on_a_namespace_wins() -> None:
@@ -162,10 +195,40 @@ def test_a_node_that_refused_is_avoided_for_a_while() -> None:
     assert view.state(later, blocked=frozenset()).sessions["team/chat"].avoid == ()
 
 
+@pytest.mark.parametrize("told", [None, 0, 4096])
+def test_what_a_pause_has_to_write_is_unknown_until_a_poll_tells(told: int | None) -> None:
+    found = Pretend()
+    found.place()
+    found.run_pods()
+    pods = found.pods
+    polled = {pod.uid: Runtime(unsaved_bytes=told) for pod in pods.values()}
+    assert planned(found.session, pods=pods, runtimes=polled).save_bytes == told
+    assert planned(found.session, pods=pods).save_bytes is None
+    assert planned(found.session, pods=pods, runtimes=polled).saved_bytes == 0
+
+
 def test_pods_of_a_lost_past_take_their_slices_out_of_service() -> None:
     stray = pod(1, node="node-a", phase="Running")
     state = view.state(world(session(), pods={"team/chat-1": stray}), blocked=frozenset())
     assert state.nodes["node-a"].gpus[0].slices == 80 - 12
+
+
+def test_pods_of_others_leave_less_of_their_node_and_never_less_than_nothing() -> None:
+    taken = {"node-a": Taken(cpu_milli=400, memory_bytes=2 * GIB, pods=10)}
+    found = view.state(world(session(), others=taken), blocked=frozenset()).nodes["node-a"]
+    assert (found.cpu_milli, found.memory_bytes, found.pods) == (600, 0, 100)
+
+
+def test_a_placed_session_takes_the_cpu_and_memory_that_its_pod_requests() -> None:
+    found = Pretend()
+    found.place()
+    placed = found.session
+    mine = pod(placed.status.epoch, cpu_milli=300, memory_bytes=GIB)
+    request = planned(placed, pods={"team/chat-1": mine}).request
+    assert (request.cpu_milli, request.memory_bytes) == (300, GIB)
+    template = {"resources": {"requests": {"cpu": "2", "memory": "1Gi"}}}
+    unseen = dataclasses.replace(placed, spec=dataclasses.replace(placed.spec, template=template))
+    assert planned(unseen).request.cpu_milli == 2000
 
 
 def test_what_the_kubelet_does_not_count_cannot_be_had() -> None:
@@ -222,6 +285,33 @@ def test_a_node_that_cannot_be_read_is_not_lost() -> None:
     assert found.lost_nodes() == frozenset()
 
 
+@pytest.mark.parametrize(
+    ("said", "fault", "told"),
+    [
+        ("yesterday", "which is no time", True),
+        ("2100-01-01T00:00:00", "which is no time", True),
+        ("1970-01-01T00:10:00Z", "which is earlier than the pause", False),
+    ],
+)
+def test_a_wake_that_wakes_nobody_is_answered(said: str, fault: str, *, told: bool) -> None:
+    """A time that has passed may have woken it earlier, so it is no warning."""
+    found = Pretend(session(idle_after_seconds=60, idle_action=IdleAction.PAUSE))
+    found.place()
+    found.run_pods()
+    found.pause(by="", reason=reasons.IDLE)
+    found.end_pods()
+    assert orders.unread_wake(found.session) is None
+    meta = dataclasses.replace(found.session.meta, annotations={"sojourn.dev/wake": said})
+    asked = dataclasses.replace(found.session, meta=meta)
+    assert pacing.idle(asked, None)
+    message = of(orders.held_back(asked, now=2000), READY).message
+    assert f"is {said!r}, {fault}" in message
+    assert asked.status.paused_at in message
+    note = orders.unread_wake(asked)
+    assert (note is not None) == told
+    assert note is None or said in note.message
+
+
 def test_idle_pauses_and_a_later_wake_ends_it() -> None:
     found = Pretend(session(idle_after_seconds=60, idle_action=IdleAction.PAUSE))
     found.place()
@@ -242,3 +332,44 @@ def test_idle_pauses_and_a_later_wake_ends_it() -> None:
 )
 def test_quantities(text: str, value: str) -> None:
     assert quantity(text) == Decimal(value)
+
+
+def test_what_did_not_change_is_the_same_object_as_before() -> None:
+    """The plan's ledger goes by that: a pass costs what has changed."""
+    kept = view.View()
+    placed = Pretend()
+    placed.place()
+    first = kept.state(world(placed.session), blocked=frozenset())
+    later = dataclasses.replace(world(placed.session), now=NOW + 60)
+    second = kept.state(later, blocked=frozenset())
+    assert second.sessions["team/chat"] is first.sessions["team/chat"]
+    assert second.nodes["node-a"] is first.nodes["node-a"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"models": {}},
+        {"tiers": {"silver": dataclasses.replace(TIER, guaranteed_share=77)}},
+        {"tenants": {"acme": Tenant(meta("acme"), ("team",), ("silver",))}},
+        {"sessions": {"team/chat": Seen(session(context_length=512))}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_with_a_memory_the_plan_decides_from_the_same_as_without(change: dict[str, Any]) -> None:
+    kept, before = view.View(), world(session())
+    kept.state(before, blocked=frozenset())
+    after = dataclasses.replace(before, **change)
+    assert kept.state(after, blocked=frozenset()) == view.state(after, blocked=frozenset())
+    assert kept.state(before, blocked=frozenset()) == view.state(before, blocked=frozenset())
+
+
+def test_a_node_is_no_longer_avoided_once_the_clock_says_so() -> None:
+    kept, found = view.View(), Pretend()
+    found.place()
+    found.pods["chat-1"] = pod(1, phase="Failed", reason="UnexpectedAdmissionError")
+    found.settle()
+    early = world(found.session)
+    assert kept.state(early, blocked=frozenset()).sessions["team/chat"].avoid == ("node-a",)
+    late = dataclasses.replace(early, now=NOW + pacing.AVOID_SECONDS)
+    assert kept.state(late, blocked=frozenset()).sessions["team/chat"].avoid == ()

@@ -9,7 +9,7 @@ from sojourn_operator.plan import Defrag, DefragMode, Move, Nominate, Plan, Sess
 from sojourn_operator.plan.placer import Placer
 from sojourn_operator.plan.play import World
 from sojourn_operator.plan.rehome import Holding, let_in
-from sojourn_operator.plan.state import Request
+from sojourn_operator.plan.state import GpuUse, Place, Request
 
 from tests.unit.plan_builders import TIERS, node, on, running, session, state
 
@@ -67,6 +67,40 @@ def test_nobody_waits_and_gpus_are_emptied_one_by_one_until_no_more_can_be() -> 
     places = {one.place.gpus[0].ordinal for one in world.sessions.values() if one.place}
     assert len(places) == 1
     assert len(told) == 2
+
+
+def several(name: str, node_name: str, *ordinals: int) -> Session:
+    """A session over several whole GPUs of a node."""
+    uses = tuple(GpuUse(ordinal, 80, 0) for ordinal in ordinals)
+    count = len(ordinals)
+    return running(name, Place(node_name, uses), shards=count, max_shards=count)
+
+
+def test_a_whole_node_is_cleared_of_sessions_over_several_gpus_too() -> None:
+    crowd = [
+        several("pair", "a", 0, 1),
+        *(running(f"s{i}", on("b", i, slices=80)) for i in range(3)),
+        running("c", on("c", 0, slices=80)),
+    ]
+    wide = session("wide", slices=320, shards=4, max_shards=4)
+    world = state([node(name, 4) for name in "abc"], [*crowd, wide])
+    world = replace(world, defrag=Defrag(DefragMode.ON, moves=1))
+    found = plan(world)
+    (nominate,) = [one for one in found.actions if isinstance(one, Nominate)]
+    assert len(nominate.nomination.victims) == 1
+    assert moves(found) == list(nominate.nomination.victims)
+    (move,) = [one for one in found.actions if isinstance(one, Move)]
+    assert move.nomination.place.node != nominate.nomination.place.node
+
+
+def test_whoever_holds_the_cpu_moves_where_gpus_are_free_and_cpu_is_short() -> None:
+    hog = running("hog", on("a", 0, slices=10), cpu_milli=60_000)
+    full = [running(f"s{i}", on("b", i, slices=60)) for i in range(2)]
+    world = state(
+        [node("a", 2), node("b", 2)], [hog, *full, session("new", slices=80, cpu_milli=8000)]
+    )
+    found = plan(replace(world, defrag=ON))
+    assert moves(found) == ["llm/hog"]
 
 
 @settings(max_examples=40, deadline=None)

@@ -39,12 +39,32 @@ def test_every_node_and_gpu_says_why_not() -> None:
     assert found.now.startswith("MakingRoom: needs 40 slices")
 
 
+def test_a_gpu_in_mig_mode_says_so_rather_than_that_it_is_small() -> None:
+    found = explain(state([node("m", (gpu(0, 0, mig=True),))], [session("new")]), "llm/new")
+    assert [line.why[:11] for line in found.lines] == ["in MIG mode"]
+
+
 def test_a_place_that_fits_has_no_reason_and_a_running_session_says_where_it_is() -> None:
     found = explain(state([node("a")], [session("new")]), "llm/new")
     assert [line.why for line in found.lines] == [""]
     assert found.now == "Placed: 40 slices on one GPU on a gpu-0"
     settled = explain(state([node("a", 2)], [running("s", on("a", 1))]), "llm/s")
     assert settled.now == "stays Running on a gpu-1"
+
+
+def test_what_a_session_holds_itself_is_not_in_its_way() -> None:
+    """Alone on the share of its GPU, it lacks nothing there; beside it, others count."""
+    one = running("s", on("a", 0, slices=60, share=1000), share=1000)
+    found = explain(state([node("a", 2)], [one, running("o", on("a", 1, slices=70))]), "llm/s")
+    assert [(line.where, line.why, line.here) for line in found.lines] == [
+        ("a gpu-0", "", True),
+        ("a gpu-1", "10 slices free, needs 60 (llm/o may not be paused)", False),
+    ]
+
+
+def test_a_running_session_on_a_cordoned_node_is_there_all_the_same() -> None:
+    found = explain(state([node("a", schedulable=False)], [running("s", on("a"))]), "llm/s")
+    assert [(line.where, line.why, line.here) for line in found.lines] == [("a", "cordoned", True)]
 
 
 def test_a_state_survives_being_written_as_json() -> None:

@@ -1,10 +1,12 @@
 """The quick search for room finds what simulating every node finds."""
 
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sojourn_operator.plan import Session
+from sojourn_operator.plan import Session, Tenant
 from sojourn_operator.plan.board import Board
 from sojourn_operator.plan.findroom import CLOSE_CALLS, RoomFinder
 from sojourn_operator.plan.placer import Placer
@@ -13,8 +15,13 @@ from sojourn_operator.plan.victims import find_claims
 
 from tests.unit.plan_builders import node, on, running, session, state
 
+TENANTS = {
+    "a": Tenant("a", frozenset({"gold", "silver", "bronze"}), guarantees={"silver": 900}),
+    "b": Tenant("b", frozenset({"gold", "silver", "bronze"})),
+}
 
-def crowded(rng: random.Random) -> list[Session]:
+
+def crowded(rng: random.Random, tenants: Sequence[str]) -> list[Session]:
     """Nearly every GPU of six nodes of four is full."""
     held = []
     for number in range(6 * 4):
@@ -29,17 +36,23 @@ def crowded(rng: random.Random) -> list[Session]:
                     rng.choice(["gold", "silver", "silver", "bronze"]),
                     save_bytes=rng.randint(0, 5) * 10**6,
                     since=float(rng.randint(0, 900)),
+                    share=rng.choice([0, 0, 100]),
+                    tenant=rng.choice(tenants),
                 )
             )
     return held
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**6))
-def test_the_quick_search_and_the_simulation_of_all_nodes_agree(seed: int) -> None:
+@given(st.integers(0, 10**6), st.sampled_from([("",), ("", "a", "b")]))
+def test_the_quick_search_and_the_simulation_of_all_nodes_agree(
+    seed: int, tenants: tuple[str, ...]
+) -> None:
     rng = random.Random(seed)  # noqa: S311
     claimant = session("g", rng.choice(["gold", "silver"]), rng.choice([40, 60, 80]))
-    world = state([node(f"n{i}", 4) for i in range(6)], [*crowded(rng), claimant])
+    claimant = replace(claimant, tenant=rng.choice(tenants))
+    world = state([node(f"n{i}", 4) for i in range(6)], [*crowded(rng, tenants), claimant])
+    world = replace(world, tenants=TENANTS if len(tenants) > 1 else {})
     board = Board(Placer())
     board.update(world)
     assert board.placer.find(claimant.request, 1) is None

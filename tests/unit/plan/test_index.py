@@ -46,8 +46,8 @@ def anew(placer: Placer, request: Request) -> str | None:
 
 
 @settings(max_examples=12, deadline=None)
-@given(st.integers(0, 10**6), st.booleans())
-def test_incremental_and_full_decisions_are_equal(seed: int, tuned: bool) -> None:  # noqa: FBT001
+@given(st.integers(0, 10**6), st.sampled_from(("unknown", "coming", "passing")))
+def test_incremental_and_full_decisions_are_equal(seed: int, mix: str) -> None:
     rng = random.Random(seed)  # noqa: S311
     requests = some_requests(rng)
     nodes = [
@@ -56,7 +56,8 @@ def test_incremental_and_full_decisions_are_equal(seed: int, tuned: bool) -> Non
         for model, slices in [rng.choice(KINDS)]
     ]
     placer = Placer(nodes=nodes)
-    placer.retune(mix_of(requests) if tuned else Mix())
+    known = Mix() if mix == "unknown" else mix_of(requests)
+    placer.retune(replace(known, passing=mix == "passing"))
     inside: list[Any] = []
     for _ in range(BACKLOG // 2):
         request = rng.choice(requests)

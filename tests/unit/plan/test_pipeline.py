@@ -37,6 +37,41 @@ def test_a_pre_plugin_orders_the_claimants() -> None:
     assert placed(Planner(plugins=plugins).plan(TWO)) == ["llm/young"]
 
 
+def test_a_plan_of_few_starts_serves_the_first_and_is_due_again_at_once() -> None:
+    names = ("one", "two", "three")
+    world = state([node("a")], [session(name, slices=20) for name in names])
+    found = Planner(most=2).plan(world)
+    assert placed(found) == placed(Planner().plan(world))[:2]
+    assert found.next_deadline == world.now
+    assert Planner(most=4).plan(world) == Planner().plan(world)
+
+
+def none_of(*names: str) -> Plugins:
+    """A plugin that lets none of these start."""
+
+    def trim(_: State, actions: Sequence[Action]) -> Sequence[Action]:
+        held = {f"llm/{name}" for name in names}
+        return [one for one in actions if not (one.session in held and is_start(one))]
+
+    return Plugins(post=(("none of them", trim),))
+
+
+def is_start(action: Action) -> bool:
+    return isinstance(action, PlaceSession)
+
+
+def test_starts_that_a_plugin_holds_back_keep_nobody_from_his_turn() -> None:
+    names = ("one", "two", "three", "four", "five")
+    ages = enumerate(names)
+    world = state([node("a")], [session(name, slices=10, created=age) for age, name in ages])
+    found = Planner(plugins=none_of("one", "two"), most=1).plan(world)
+    assert placed(found) == ["llm/three", "llm/four"]
+    assert found.next_deadline == world.now
+    nobody_left = Planner(plugins=none_of(*names), most=1).plan(world)
+    assert placed(nobody_left) == []
+    assert nobody_left.next_deadline is None, "nothing changes by itself"
+
+
 def test_a_pre_plugin_that_loses_sessions_is_refused_by_name() -> None:
     with pytest.raises(PluginError, match="plugin nobody added or lost sessions"):
         Planner(plugins=Plugins(pre=(("nobody", nobody),))).plan(TWO)

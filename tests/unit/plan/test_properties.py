@@ -25,6 +25,7 @@ from sojourn_operator.plan import (
     Wait,
     plan,
 )
+from sojourn_operator.plan.actions import NO_GPU, NO_ROOM
 from sojourn_operator.plan.play import World
 
 from tests.unit.plan_builders import GOLD, TIERS, gpu, node, session
@@ -43,7 +44,9 @@ def cluster(rng: random.Random) -> World:
             gpu(i, slices, model, links=tuple(j for j in range(len(kinds)) if j != i))
             for i, (model, slices) in enumerate(kinds)
         )
-        nodes.append(replace(node(f"n{name}", gpus), cpu_milli=16_000))
+        nodes.append(
+            replace(node(f"n{name}", gpus), cpu_milli=16_000, memory_bytes=4 << 30, pods=6)
+        )
     tenants = [
         Tenant("a", frozenset(PRIORITY), guarantees={"gold": 500, "silver": 300}),
         Tenant("b", frozenset(PRIORITY), weight=2, quota_slices=rng.choice([None, 120])),
@@ -59,6 +62,7 @@ def newcomer(rng: random.Random, world: World, number: int) -> Session:
         share=rng.choice([0, 0, 100, 500]),
         max_shards=rng.choice([1, 1, 2]),
         cpu_milli=rng.choice([500, 4000]),
+        memory_bytes=rng.choice([0, 0, 1 << 30]),
         created=world.now,
         since=world.now,
         save_bytes=rng.randint(0, 10**9),
@@ -91,11 +95,15 @@ def check_bounds(state: State) -> None:
     slices: dict[tuple[str, int], int] = defaultdict(int)
     parts: dict[tuple[str, int], float] = defaultdict(float)
     cpu: dict[str, int] = defaultdict(int)
+    memory: dict[str, int] = defaultdict(int)
+    pods: dict[str, int] = defaultdict(int)
     for one in state.sessions.values():
         if one.phase not in HOLDING:
             continue
         assert one.place is not None
         cpu[one.place.node] += one.request.cpu_milli
+        memory[one.place.node] += one.request.memory_bytes
+        pods[one.place.node] += 1
         for use in one.place.gpus:
             where = (one.place.node, use.ordinal)
             slices[where] += use.slices
@@ -107,6 +115,8 @@ def check_bounds(state: State) -> None:
         assert parts[name, ordinal] <= 1.00001
     for name, milli in cpu.items():
         assert milli <= state.nodes[name].cpu_milli
+        assert memory[name] <= state.nodes[name].memory_bytes
+        assert pods[name] <= state.nodes[name].pods
 
 
 def check_actions(state: State, actions: tuple[Action, ...]) -> None:
@@ -126,13 +136,18 @@ def check_actions(state: State, actions: tuple[Action, ...]) -> None:
 
 
 def played(
-    seed: int, steps: int, *, half: bool = False, defrag: Defrag | None = None
+    seed: int,
+    steps: int,
+    *,
+    half: bool = False,
+    defrag: Defrag | None = None,
+    most: int | None = None,
 ) -> Iterator[Step]:
     """A world step by step: the state before each plan, its actions, all or some of them done."""
     rng = random.Random(seed)  # noqa: S311
     world = cluster(rng)
     world.defrag = defrag or Defrag()
-    planner = Planner()
+    planner = Planner(most=most)
     for number in range(steps):
         happen(rng, world, number)
         state = world.state()
@@ -165,6 +180,18 @@ def test_a_plan_half_done_and_made_again_comes_to_the_same_rest(seed: int) -> No
     for _, state, actions in steps:
         check_bounds(state)
         check_actions(state, actions)
+    rest(steps[-1][0])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6))
+def test_plans_of_few_starts_come_to_rest_too(seed: int) -> None:
+    """A bounded plan is made again at once where it was cut off."""
+    steps = list(played(seed, 60, most=1))
+    for _, state, actions in steps:
+        check_bounds(state)
+        check_actions(state, actions)
+        assert sum(isinstance(one, PlaceSession | Resume) for one in actions) <= 1
     rest(steps[-1][0])
 
 
@@ -206,8 +233,73 @@ def test_without_arrivals_nobody_is_paused_twice(seed: int) -> None:
 def test_at_rest_no_waiting_session_fits(seed: int) -> None:
     world = after(seed)
     rest(world)
-    actions = plan(world.state()).actions
+    state = world.state()
+    actions = plan(state).actions
     assert not [one for one in actions if isinstance(one, PlaceSession | Resume | Nominate)]
+    for one in actions:
+        if isinstance(one, Wait) and one.reason in (NO_ROOM, NO_GPU):
+            assert not fits_somewhere(state, state.sessions[one.session]), one
+
+
+def fits_somewhere(state: State, asker: Session) -> bool:
+    """Whether one GPU of a node in service has all that it asks for: counted anew, GPU by GPU."""
+    for spot in state.nodes.values():
+        inside = [
+            one
+            for one in state.sessions.values()
+            if one.phase in HOLDING and one.place is not None and one.place.node == spot.name
+        ]
+        reserved = [
+            one.nomination.place
+            for one in state.sessions.values()
+            if one.nomination is not None and one.nomination.place.node == spot.name
+        ]
+        short = (
+            sum(one.request.cpu_milli for one in inside) + asker.request.cpu_milli > spot.cpu_milli
+            or sum(one.request.memory_bytes for one in inside) + asker.request.memory_bytes
+            > spot.memory_bytes
+            or len(inside) >= spot.pods
+        )
+        if short or reserved or spot.draining or not spot.schedulable:
+            continue
+        for one_gpu in spot.gpus:
+            uses = [
+                (use, one.request.decode_fraction)
+                for one in inside
+                if one.place is not None
+                for use in one.place.gpus
+                if use.ordinal == one_gpu.ordinal
+            ]
+            assert one_gpu.speed is not None
+            slices = sum(use.slices for use, _ in uses) + asker.request.slices
+            time = sum(use.share / one_gpu.speed.capacity(fraction) for use, fraction in uses)
+            time += asker.request.share / one_gpu.speed.capacity(asker.request.decode_fraction)
+            if slices <= one_gpu.slices and time <= 0.9999:
+                return True
+    return False
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6))
+def test_a_guarantee_is_honoured_within_one_round_whoever_borrowed_it(seed: int) -> None:
+    """Silver fills all GPUs; then Gold asks for its guarantee, in sessions that fit."""
+    rng = random.Random(seed)  # noqa: S311
+    count = rng.randint(1, 4)
+    nodes = [node("a", tuple(gpu(i) for i in range(count)))]
+    owner = Tenant("g", frozenset(PRIORITY), guarantees={"gold": 1000 * count})
+    world = World(nodes=nodes, tiers=TIERS, tenants=[owner, Tenant("s", frozenset(PRIORITY))])
+    for number in range(8 * count):
+        slices, share = rng.choice([(10, 100), (20, 300), (40, 500)])
+        lent = session(f"s{number}", "silver", slices, share=share, tenant="s", since=world.now)
+        world.put(lent)
+    world.do(plan(world.state()).actions)
+    world.advance(5.0)
+    share = rng.choice([250, 500, 1000])
+    for number in range(1000 * count // share):
+        world.put(session(f"g{number}", "gold", 80 * share // 1000, share=share, tenant="g"))
+    actions = plan(world.state()).actions
+    served = {one.session for one in actions if isinstance(one, PlaceSession | Nominate)}
+    assert served == {key for key in world.sessions if key.startswith("llm/g")}
 
 
 def test_thousands_of_steps_of_play_keep_all_promises() -> None:

@@ -1,5 +1,7 @@
 """Simulations run every job for its whole time, however often it is paused."""
 
+from math import inf
+
 import pytest
 from sojourn_operator.plan import Session
 from sojourn_operator.plan.measure import fill_of
@@ -8,7 +10,7 @@ from sojourn_operator.plan.placer import Placer
 from sojourn_operator.plan.play import World
 from sojourn_operator.plan.simulate import Job, Simulation
 
-from tests.unit.plan_builders import TIERS, gpu, node, on, session
+from tests.unit.plan_builders import TIERS, gpu, node, on, running, session
 
 
 def simulate(*jobs: tuple[Session, float, float]) -> Simulation:
@@ -37,6 +39,34 @@ def test_waiting_jobs_start_when_others_end() -> None:
     ends = [fate.ended or 0.0 for fate in found.values()]
     assert ends == sorted(ends)
     assert found["llm/s2"].waited == pytest.approx(48, abs=0.5)
+
+
+def test_every_session_is_counted_once_whatever_it_is_doing() -> None:
+    """One that ended and whose pod is still there is done, and not paused too."""
+    jobs = [Job(session(f"s{i}", slices=60), float(i), 20.0) for i in range(3)]
+    world = World(nodes=[node("a")], tiers=TIERS, start_seconds=2.0, stop_seconds=3.0)
+    for sample in Simulation(world, jobs, every=1.0).run():
+        come = sum(job.arrival <= sample.time for job in jobs)
+        assert sample.running + sample.waiting + sample.paused + sample.done == come
+
+
+def test_sessions_that_are_there_stay_where_they_are_and_their_moves_are_counted() -> None:
+    """Of two that run, the one on the cordoned node that is drained starts again on the other."""
+    nodes = [node("a", draining=True), node("b")]
+    here = [running("s", on("a")), running("o", on("b", slices=20))]
+    world = World(nodes=nodes, tiers=TIERS)
+    jobs = [Job(one, arrival=0.0, duration=inf, there=True) for one in here]
+    simulation = Simulation(world, jobs, every=10.0)
+    first, *_ = simulation.run()
+    fates = simulation.fates
+    assert first.running + first.paused == 2
+    assert first.waiting == 0
+    assert (fates["llm/s"].moves, fates["llm/o"].moves) == (1, 0)
+    assert (fates["llm/s"].pauses, fates["llm/s"].ended) == (0, None)
+    assert fates["llm/o"].started == 0.0
+    place = world.sessions["llm/s"].place
+    assert place is not None
+    assert place.node == "b"
 
 
 def test_fill_scatter_and_stranded_room_in_numbers() -> None:

@@ -73,6 +73,59 @@ def test_shares_add_up_to_the_capacity_of_the_gpu() -> None:
     assert "the most free share is 202" in waiting.message
 
 
+@pytest.mark.parametrize("last", ["a", "b", "c"])
+def test_of_nodes_that_are_about_as_good_a_paused_session_goes_back_to_its_own(last: str) -> None:
+    paused = session("s", phase=Phase.PAUSED, place=on(last))
+    (back,) = of(Resume, plan(state([node("a"), node("b"), node("c")], [paused])).actions)
+    assert back.place.node == last
+
+
+def test_a_paused_session_does_not_open_a_free_gpu_only_to_be_where_it_was() -> None:
+    tight = running("t", on("b", slices=40))
+    paused = session("s", phase=Phase.PAUSED, place=on("a"))
+    (back,) = of(Resume, plan(state([node("a"), node("b")], [tight, paused])).actions)
+    assert back.place.node == "b"
+
+
+def test_a_paused_session_does_not_go_back_to_a_node_that_refused_it() -> None:
+    paused = session("s", phase=Phase.PAUSED, place=on("a"), avoid=("a",))
+    (back,) = of(Resume, plan(state([node("a"), node("b")], [paused])).actions)
+    assert back.place.node == "b"
+
+
+def test_a_gpu_that_can_meet_the_time_between_tokens_comes_first() -> None:
+    """140 GB of weights in 60 ms are 2,334 GB/s: an H100 can, an A100 cannot."""
+    cluster = [node("slow", (gpu(0),)), node("fast", (gpu(0, model="H100"),))]
+    asks = session("s", slices=40, share=100, bandwidth=2334)
+    (placed,) = of(PlaceSession, plan(state(cluster, [asks])).actions)
+    assert placed.place.node == "fast"
+    (placed,) = of(PlaceSession, plan(state(cluster[:1], [asks])).actions)
+    assert placed.place.node == "slow"
+
+
+def test_over_two_gpus_each_needs_half_the_bandwidth() -> None:
+    cluster = [node("one", (gpu(0, model="L4", slices=24),)), node("two", 2)]
+    asks = session("s", slices=40, shards=2, max_shards=2, bandwidth=4000)
+    (placed,) = of(PlaceSession, plan(state(cluster, [asks])).actions)
+    assert placed.place.node == "two"
+
+
+def test_a_node_short_of_cpu_is_told_in_numbers_and_only_what_it_lacks() -> None:
+    (wait,) = plan(state([node("a")], [session("s", cpu_milli=65_000)])).actions
+    assert isinstance(wait, Wait)
+    assert wait.message == (
+        "needs 40 slices on one GPU; a gpu-0 has that, "
+        "but its node has 64000 mCPU free and 65000 are needed"
+    )
+
+
+def test_a_node_that_refused_the_session_is_told_as_left_out() -> None:
+    (wait,) = plan(state([node("a")], [session("s", avoid=("a",))])).actions
+    assert isinstance(wait, Wait)
+    assert wait.message.endswith("; 1 node left out (refused it lately)")
+    assert "mCPU" not in wait.message
+
+
 def test_a_gpu_of_unknown_speed_serves_no_share() -> None:
     odd = node("odd", (gpu(0, 80, "Mystery 9000"),))
     actions = plan(state([odd], [session("s", share=100), session("t")])).actions
@@ -96,7 +149,7 @@ def test_model_wish_selector_taint_cordon_and_health_are_honoured() -> None:
 
 def test_gold_pauses_the_cheapest_silver_and_names_its_place_first() -> None:
     cluster = [node("a", 2)]
-    cheap = running("cheap", on("a", 0, slices=60), save_bytes=10)
+    cheap = running("cheap", on("a", 0, slices=60), save_bytes=10, saved_bytes=5 * 10**6)
     dear = running("dear", on("a", 1, slices=60), save_bytes=99)
     actions = plan(state(cluster, [cheap, dear, session("g", "gold")])).actions
     nominate, pause = actions
@@ -105,7 +158,21 @@ def test_gold_pauses_the_cheapest_silver_and_names_its_place_first() -> None:
     assert nominate.nomination.place.gpus[0].ordinal == 0
     assert isinstance(pause, Pause)
     assert (pause.session, pause.by, pause.reason) == ("llm/cheap", "llm/g", "Preempted")
-    assert "cheapest of 2 candidates, 10 bytes to save" in pause.message
+    assert (
+        "cheapest of 2 places; of its context 5 MB were saved and 10 bytes were not"
+        in pause.message
+    )
+
+
+def test_two_victims_for_one_claimant_name_each_other_and_nothing_unknown() -> None:
+    held = [running(name, on("a", 0, slices=40)) for name in ("one", "two")]
+    actions = plan(state([node("a")], [*held, session("g", "gold", slices=80)])).actions
+    told = {one.session: one.message for one in of(Pause, actions)}
+    needs = "paused for llm/g: needs 80 slices on one GPU, made free with"
+    assert told == {
+        "llm/one": f"{needs} llm/two; the only place found",
+        "llm/two": f"{needs} llm/one; the only place found",
+    }
 
 
 def test_bronze_goes_before_silver_however_dear() -> None:

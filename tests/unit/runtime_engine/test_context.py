@@ -1,5 +1,7 @@
 """The saved context: two verbs of the store, checked bytes, fencing, and what is never removed."""
 
+import fcntl
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +20,14 @@ from sojourn_runtime.context.errors import (
     StoreUnwritable,
     UnsupportedStore,
 )
+from sojourn_runtime.context.filestore import FileLog
 from sojourn_runtime.context.journal import TokenRecord, pack_event, pack_tokens, unpack
 from sojourn_runtime.context.layout import Commit, parse
+from sojourn_runtime.context.open_store import open_store
 from sojourn_runtime.context.saver import Captured, Saver
 from sojourn_runtime.context.snapshot import Identity, Loaded, compatible, load, read_block
 from sojourn_runtime.context.state import Context, document
-from sojourn_runtime.context.store import Store, open_store
+from sojourn_runtime.context.store import Store
 from sojourn_runtime.engine.prefix import BLOCK, Entry, name_of, root_name
 from sojourn_runtime.engine.request import Finish, Request, SamplingParams
 
@@ -44,12 +48,13 @@ def store(
         yield open_store(f"memory://{tmp_path}")
 
 
-def saver(store: Store, *, epoch: int = 1, budget: int = 1 << 30) -> Saver:
+def saver(store: Store, *, epoch: int = 1, budget: int = 1 << 30, owner: str = "") -> Saver:
     """As a start of the session opens it."""
     loaded = load(store)
     return Saver(
         store,
         session="s",
+        owner=owner,
         identity=IDENTITY,
         epoch=epoch,
         number=loaded.last.number if loaded.last.epoch == epoch else 0,
@@ -125,6 +130,35 @@ def test_an_older_start_cannot_commit_after_a_newer_one(store: Store) -> None:
     assert {block.tokens[0] for block in load(store).blocks} == {1, 2}
 
 
+EARLIER, LATER = "2026-01-01T00:00:00Z/b", "2026-01-02T00:00:00Z/a"
+
+
+def test_what_a_deleted_session_of_the_name_left_is_no_context(store: Store) -> None:
+    commit(saver(store, owner=EARLIER), 1)
+    found = load(store, owner=LATER)
+    assert found.empty
+    assert found.newest == ""
+    assert set(found.leftover) == {name for name in store.names() if parse(name)}
+    assert found.leftover[-1] == "manifest-1-1.json", "it says whose the rest is"
+
+
+def test_a_deleted_session_does_not_clear_what_a_later_one_has(store: Store) -> None:
+    commit(saver(store, owner=LATER), 1)
+    with pytest.raises(StaleEpoch, match="a later session of this name"):
+        load(store, owner=EARLIER)
+
+
+@pytest.mark.parametrize("owner", ["", EARLIER])
+def test_a_context_is_taken_up_by_its_owner_and_by_who_was_told_to_expect_it(
+    store: Store, owner: str
+) -> None:
+    """Without an owner are contexts that were imported, and sessions without Kubernetes."""
+    commit(saver(store, owner=owner), 1)
+    assert not load(store, owner=EARLIER).empty
+    assert not load(store).empty
+    assert not load(store, owner=LATER, expected="manifest-1-1.json").empty
+
+
 def test_what_cannot_keep_the_contract_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedStore, match="gs is not supported"):
         open_store("gs://bucket/session")
@@ -177,10 +211,57 @@ def test_a_log_can_be_read_after_each_append(store: Store) -> None:
     log.close()
 
 
+def test_a_log_goes_on_behind_an_append_that_failed_half_way(tmp_path: Path) -> None:
+    """On a full disk a part of a write fits; what is appended later must be found behind it."""
+    store = open_store((tmp_path / "store").as_uri())
+    log = store.log("journal-1-1.log")
+    log.append(pack_event({"n": 1}))
+    with files_of_at_most(64), pytest.raises(StoreFull, match="journal-1-1"):
+        log.append(pack_event({"n": "long" * 99}))
+    log.append(pack_event({"n": 2}))
+    log.close()
+    again = store.log("journal-1-1.log")
+    with files_of_at_most(64), pytest.raises(StoreFull):
+        again.append(pack_event({"n": "long" * 99}))
+    again.append(pack_event({"n": 3}))
+    again.close()
+    assert list(unpack(store.read("journal-1-1.log"))) == [{"n": 1}, {"n": 2}, {"n": 3}]
+
+
+def test_a_log_that_cannot_take_half_a_record_back_takes_no_more() -> None:
+    """Its file may not shrink."""
+    file = os.memfd_create("log", os.MFD_ALLOW_SEALING)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    log = FileLog(Path(f"/proc/self/fd/{file}"))
+    log.append(b"whole")
+    with files_of_at_most(64), pytest.raises(StoreUnwritable):
+        log.append(b"half" * 99)
+    with pytest.raises(StoreUnwritable, match="could not be taken back"):
+        log.append(b"more")
+    assert os.pread(file, 99, 0) == (b"whole" + b"half" * 99)[:64]
+    log.close()
+    os.close(file)
+
+
+def test_an_append_that_a_bucket_refused_does_not_come_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path / "buckets", monkeypatch):
+        store = open_store("s3://contexts/team/chat")
+        log = store.log("journal-1-1.log")
+        log.append(b"one")
+        (tmp_path / "buckets" / "contexts").rename(tmp_path / "away")
+        with pytest.raises(StoreUnwritable):
+            log.append(b"two")
+        (tmp_path / "away").rename(tmp_path / "buckets" / "contexts")
+        log.append(b"three")
+        assert store.read("journal-1-1.log") == b"onethree"
+
+
 def test_a_store_that_cannot_be_written_says_which_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnwritable, match="file/store"):
-        open_store(str(tmp_path / "file" / "store"))
+        open_store(str(tmp_path / "file" / "store")).names()
 
 
 def test_a_full_store_is_told_and_keeps_what_it_had(tmp_path: Path) -> None:
@@ -301,6 +382,16 @@ def test_the_oldest_blocks_make_room_but_never_those_in_use(store: Store) -> Non
     assert {block.tokens[0] for block in load(store).blocks} == {1, 4, 5}
     dropped = [name for news in writer.news() for name in news.dropped]
     assert dropped == [entry(2).name, entry(3).name]
+
+
+def test_what_somebody_came_back_for_outlives_what_was_written_after_it(store: Store) -> None:
+    writer = saver(store, budget=3 * IDENTITY.block_bytes)
+    for number in range(1, 6):
+        writer.add(entry(number), content(number))
+        writer.commit(captured())
+        writer.wait()
+        writer.used(writer.blocks[entry(1).name])
+    assert {block.tokens[0] for block in load(store).blocks} == {1, 4, 5}
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6))

@@ -1,95 +1,18 @@
 """The scheduler under random play: it terminates, its books balance, no wrong block is read."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sojourn_runtime.engine.prefix import BLOCK, root_name
-from sojourn_runtime.engine.priority import PATIENCE, QUANTUM
-from sojourn_runtime.engine.request import Finish, Progress, Request, SamplingParams
-from sojourn_runtime.engine.scheduler import Copy, Limits, Plan, Scheduler
+from sojourn_runtime.engine.priority import PATIENCE, QUANTUM, SHARE
+from sojourn_runtime.engine.request import Finish, Progress, Request
+from sojourn_runtime.engine.scheduler import Limits, Scheduler
 
-ROOT = root_name("weights", "class")
-
-
-def request(name: str, prompt: list[int], *, answer: int = 1, priority: int = 0) -> Request:
-    params = SamplingParams(max_tokens=answer)
-    return Request(id=name, prompt=tuple(prompt), params=params, priority=priority)
-
-
-def next_token(tokens: list[int]) -> int:
-    """A function of all tokens before, as a model's choice is."""
-    return (sum(tokens) * 31 + len(tokens)) % 7
-
-
-@dataclass
-class Device:
-    """A fake device: remembers which tokens led to each slot of each block, and checks reads."""
-
-    scheduler: Scheduler
-    slots: dict[tuple[int, int], int] = field(default_factory=dict)
-    saved: dict[bytes, list[int | None]] = field(default_factory=dict)
-    computed: int = 0
-    corrupt: set[bytes] = field(default_factory=set)
-
-    def block(self, number: int) -> list[int | None]:
-        return [self.slots.get((number, slot)) for slot in range(BLOCK)]
-
-    def fill(self, number: int, content: list[int | None]) -> None:
-        for slot, value in enumerate(content):
-            self.slots.pop((number, slot), None)
-            if value is not None:
-                self.slots[number, slot] = value
-
-    def move(self, plan: Plan) -> set[int]:
-        failed: set[int] = set()
-        for move in plan.moves:
-            if isinstance(move, Copy):
-                self.fill(move.target, self.block(move.source))
-                void, target = move.source in failed, move.target
-            else:
-                self.fill(move.block, self.saved[move.name])
-                void, target = move.name in self.corrupt, move.block
-            (failed.add if void else failed.discard)(target)
-        return failed
-
-    def step(self) -> Plan:
-        plan = self.scheduler.schedule()
-        self.scheduler.check()
-        failed = self.move(plan)
-        if failed:
-            for name in self.corrupt:
-                self.scheduler.index.forget_saved(name)
-            for block in failed:
-                self.fill(block, [None] * BLOCK)
-                self.scheduler.lost(block)
-            self.scheduler.check()
-            return self.step()
-        for work in plan.work:
-            self.compute(work.progress, work.start, work.count)
-        for work in plan.work:
-            progress = work.progress
-            token = next_token(progress.tokens) if work.samples else None
-            for entry in self.scheduler.commit(work, token):
-                assert entry.block is not None
-                self.saved[entry.name] = self.block(entry.block)
-                self.scheduler.index.add_saved(entry.parent, entry.tokens)
-            if len(progress.output) >= progress.request.params.max_tokens:
-                self.scheduler.finish(progress, Finish.LENGTH)
-        self.scheduler.check()
-        return plan
-
-    def compute(self, progress: Progress, start: int, count: int) -> None:
-        for position in range(start + count):
-            slot = (progress.blocks[position // BLOCK], position % BLOCK)
-            led = hash(tuple(progress.tokens[: position + 1]))
-            if position < start:
-                assert self.slots.get(slot) == led, f"{progress.id} reads a wrong {position}"
-            else:
-                self.slots[slot] = led
-        self.computed += count
+from tests.unit.runtime_engine.fakedevice import ROOT, Device, next_token, request
 
 
 @st.composite
@@ -102,11 +25,11 @@ def plays(draw: st.DrawFn) -> list[tuple[str, int, int, int]]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(plays(), st.integers(5, 12), st.integers(1, 5), st.integers(1, 100))
+@given(plays(), st.integers(5, 12), st.integers(1, 5), st.integers(1, 100), st.integers(0, 12))
 def test_every_request_ends_with_its_own_answer(
-    play: list[tuple[str, int, int, int]], blocks: int, slots: int, chunk: int
+    play: list[tuple[str, int, int, int]], blocks: int, slots: int, chunk: int, host: int
 ) -> None:
-    scheduler = Scheduler(Limits(blocks=blocks, slots=slots, prefill=chunk, decode=4))
+    scheduler = Scheduler(Limits(blocks=blocks, slots=slots, prefill=chunk, decode=4, host=host))
     device = Device(scheduler)
     everybody: list[Progress] = []
     for action, a, b, c in play:
@@ -270,6 +193,118 @@ def test_prefill_and_decode_have_budgets_of_their_own() -> None:
         plan = device.step()
         assert [progress.total for progress in decoding] == [total + 1 for total in before]
         assert max(work.count for work in plan.work) == 100
+
+
+def test_while_an_important_request_runs_the_others_get_a_small_share_of_the_steps() -> None:
+    scheduler = Scheduler(Limits(blocks=64, slots=8))
+    device = Device(scheduler)
+    low = scheduler.add(request("low", [1] * 5, answer=500), root=ROOT, priority=1)
+    device.step()
+    high = scheduler.add(request("high", [2] * 5, answer=200), root=ROOT, priority=2)
+    before = low.total
+    steps = 0
+    while high.finish is Finish.NONE:
+        device.step()
+        steps += 1
+    assert steps == 200
+    assert low.total - before in {200 // SHARE, 200 // SHARE + 1}
+
+
+def test_an_important_request_whose_reader_lags_stops_nobody() -> None:
+    scheduler = Scheduler(Limits(blocks=64, slots=8))
+    device = Device(scheduler)
+    low = scheduler.add(request("low", [1] * 5, answer=50), root=ROOT, priority=1)
+    high = scheduler.add(request("high", [2] * 5, answer=50), root=ROOT, priority=2)
+    device.step()
+    high.held = True
+    for _ in range(10):
+        device.step()
+    assert low.total >= 5 + 10
+
+
+@dataclass
+class PlainQueue:
+    """A heap in front of slots, as servers have it: the best of those who wait gets a free slot."""
+
+    slots: int
+    waiting: list[Progress] = field(default_factory=list)
+    running: list[Progress] = field(default_factory=list)
+
+    def step(self) -> None:
+        self.waiting.sort(key=lambda each: (-each.priority, each.arrival))
+        while self.waiting and len(self.running) < self.slots:
+            self.running.append(self.waiting.pop(0))
+        for each in tuple(self.running):
+            each.tokens.append(0)
+            if len(each.output) >= each.request.params.max_tokens:
+                self.running.remove(each)
+
+
+@pytest.mark.parametrize("prompt", [10, 300])
+def test_the_inversion_of_a_plain_priority_queue_is_reproduced_there_and_absent_here(
+    prompt: int,
+) -> None:
+    """Long answers of low requests fill the slots; an important one comes, and a medium crowd.
+
+    In the plain queue it waits for a low one to end; here it makes its first token at once.
+    """
+    scheduler = Scheduler(Limits(blocks=64, slots=4, prefill=512))
+    device = Device(scheduler)
+    plain = PlainQueue(slots=4)
+    lows = [request(f"low-{n}", [n] * prompt, answer=150) for n in range(4)]
+    medium = [request(f"medium-{n}", [5 + n] * prompt, answer=100) for n in range(6)]
+    important = request("high", [60] * prompt, answer=5)
+    for low in lows:
+        scheduler.add(low, root=ROOT, priority=0)
+        plain.waiting.append(queued(low, priority=0))
+    for _ in range(10):
+        device.step()
+        plain.step()
+    for each in medium:
+        scheduler.add(each, root=ROOT, priority=1)
+        plain.waiting.append(queued(each, priority=1))
+    ours = scheduler.add(important, root=ROOT, priority=2)
+    theirs = queued(important, priority=2)
+    plain.waiting.append(theirs)
+    waited_here = until_first_token(ours, device.step)
+    waited_there = until_first_token(theirs, plain.step)
+    assert waited_here == 1
+    assert waited_there >= 150 - 10
+
+
+def queued(asked: Request, *, priority: int) -> Progress:
+    return Progress(asked, ROOT, priority, 0, tokens=list(asked.prompt))
+
+
+def until_first_token(progress: Progress, step: Callable[[], object]) -> int:
+    steps = 0
+    while not progress.output:
+        step()
+        steps += 1
+    return steps
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one_of_its_tier() -> None:
+    scheduler = Scheduler(Limits(blocks=64, slots=8, prefill=64))
+    device = Device(scheduler)
+    long = scheduler.add(request("long", [9] * 2000), root=ROOT, priority=1)
+    device.step()
+    short = scheduler.add(request("short", [1] * 20), root=ROOT, priority=1)
+    device.step()
+    assert short.finish is Finish.LENGTH
+    assert long.computed == 64 + 64 - 20
+
+
+def test_short_prompts_without_end_do_not_starve_a_long_one() -> None:
+    scheduler = Scheduler(Limits(blocks=64, slots=8, prefill=64))
+    device = Device(scheduler)
+    long = scheduler.add(request("long", [9] * 500), root=ROOT, priority=1)
+    steps = 0
+    while long.finish is Finish.NONE:
+        scheduler.add(request(f"short-{steps}", [steps % 50] * 64), root=ROOT, priority=1)
+        device.step()
+        steps += 1
+    assert steps <= QUANTUM + 500 // 64 + 2
 
 
 def test_a_held_request_skips_steps_and_its_equals_may_take_its_place() -> None:

@@ -10,16 +10,18 @@ from sojourn_api import names
 from sojourn_runtime.detokenize import TextStream
 from sojourn_runtime.hooks import MESSAGE_BYTES, last_word
 from sojourn_runtime.settings import SettingsError, parse_settings
-from sojourn_runtime.stats import p95
+from sojourn_runtime.stats import AGE_SECONDS, Stats, p95
 
 MODEL = {names.ENV_MODEL: "file:///models/Smol.gguf"}
 
 
 def test_flags_win_over_variables() -> None:
     env = MODEL | {names.ENV_PORT: "9000", names.ENV_EPOCH: "3", names.ENV_TIER: names.GOLD}
-    settings = parse_settings(["--port", "9001"], env)
+    env |= {names.ENV_QUANTIZATION: "w8a16"}
+    assert parse_settings([], env).quantization == "w8a16"
+    settings = parse_settings(["--port", "9001", "--quantization", "w8a8"], env)
     assert (settings.port, settings.epoch, settings.priority) == (9001, 3, 1000)
-    assert settings.model_name == "Smol"
+    assert (settings.model_name, settings.quantization) == ("Smol", "w8a8")
 
 
 def test_an_api_key_is_taken_from_the_environment_only() -> None:
@@ -33,6 +35,25 @@ def test_grants_of_several_gpus_add_up() -> None:
     assert parse_settings([], env).granted_bytes == 120
 
 
+def test_a_session_is_one_process_unless_it_is_told_otherwise() -> None:
+    assert parse_settings([], MODEL).shards == 1
+    assert parse_settings([], MODEL | {names.ENV_SHARDS: "2"}).shards == 2
+    with pytest.raises(SettingsError, match=names.ENV_SHARDS):
+        parse_settings(["--shards", "0"], MODEL)
+
+
+def test_slots_name_the_gpus_that_are_shared() -> None:
+    env = MODEL | {names.env_gpu_slot(12): "0", names.env_gpu_slot(3): "1"}
+    assert parse_settings([], env | {names.env_gpu_bytes(4): "1"}).granted == (3, 12)
+    assert parse_settings([], MODEL).granted == ()
+
+
+def test_a_manifest_that_the_store_must_have_is_named() -> None:
+    env = MODEL | {names.ENV_EXPECT_MANIFEST: "manifest-3-12.json"}
+    assert parse_settings([], env).expect_manifest == "manifest-3-12.json"
+    assert parse_settings([], MODEL).expect_manifest == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "env", "named"),
     [
@@ -43,12 +64,28 @@ def test_grants_of_several_gpus_add_up() -> None:
         ([], MODEL | {names.ENV_CHECKPOINT_TOKENS: "0"}, names.ENV_CHECKPOINT_TOKENS),
         ([], MODEL | {names.ENV_TIER: "platinum"}, names.ENV_TIER),
         ([], MODEL | {names.ENV_PRIORITY: "high"}, names.ENV_PRIORITY),
+        (["--expect-manifest", "journal-1-1.log"], MODEL, names.ENV_EXPECT_MANIFEST),
         (["--nonsense"], MODEL, "--nonsense"),
+        (["--model-numbers", "many"], MODEL, names.ENV_MODEL_NUMBERS),
+        (["--model-numbers", "[3]"], MODEL, "numbers: must be an object"),
+        ([], MODEL | {names.ENV_MODEL_NUMBERS: '{"layers": "3"}'}, "numbers.layers"),
+        (["--session", "../chat"], MODEL, r"--session .* '\.\./chat': write 1 to 63"),
+        (["--session", "Chat"], MODEL, "--session"),
+        (["--session", "a.b"], MODEL, "--session"),
+        (["--session", "chat-"], MODEL, "--session"),
+        (["--session", "chat\n"], MODEL, "--session"),
+        (["--session", "c" * 64], MODEL, "--session"),
+        ([], MODEL | {names.ENV_SESSION: "a/b"}, names.ENV_SESSION),
     ],
 )
 def test_what_is_wrong_is_named(arguments: list[str], env: dict[str, str], named: str) -> None:
     with pytest.raises(SettingsError, match=named):
         parse_settings(arguments, env)
+
+
+@pytest.mark.parametrize("name", ["chat", "c", "7b-chat", "c" * 63])
+def test_a_session_may_have_any_name_that_is_a_dns_label(name: str) -> None:
+    assert parse_settings(["--session", name], MODEL).session == name
 
 
 class Bytes:
@@ -116,3 +153,16 @@ def test_reading_the_hooks_is_cheap() -> None:
         top = [line for line in (source / name).read_text().splitlines() if line[:1] not in " #"]
         heavy = [line for line in top if "numpy" in line or "aiohttp" in line or "torch" in line]
         assert not heavy
+
+
+def test_latencies_of_long_ago_say_nothing_of_now() -> None:
+    now = [1000.0]
+    stats = Stats(clock=lambda: now[0])
+    assert stats.latency()["ttftP95Ms"] is None
+    stats.first_token(0.1)
+    stats.next_token(0.02)
+    assert stats.latency() == {"ttftP95Ms": 100.0, "itlP95Ms": 20.0, "window": 1}
+    now[0] += AGE_SECONDS + 1
+    assert stats.latency() == {"ttftP95Ms": None, "itlP95Ms": None, "window": 0}
+    stats.first_token(0.3)
+    assert stats.latency() == {"ttftP95Ms": 300.0, "itlP95Ms": None, "window": 0}

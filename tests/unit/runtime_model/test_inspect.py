@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from sojourn_runtime.model.errors import InvalidConfiguration
 from sojourn_runtime.model.inspect import main, manifest
+from sojourn_runtime.model.quantization import Kind, Plan, plan_to_json
 from sojourn_runtime.model.weights import Weights
 
 
@@ -15,6 +17,7 @@ def test_the_manifest_says_what_the_config_says(model_folder: Path, weights: Wei
     assert spec == {
         "uri": model_folder.as_uri(),
         "digest": weights.digest,
+        "quantization": "bf16",
         "weightBytes": sum(tensor.nbytes for tensor in weights.tensors.values()),
         "kvBytesPerToken": 6 * 2 * 2 * 32 * 2,
         "layers": 6,
@@ -22,6 +25,24 @@ def test_the_manifest_says_what_the_config_says(model_folder: Path, weights: Wei
         "kvHeads": 2,
         "contextLength": 640,
     }
+
+
+def test_a_quantised_model_needs_less_and_says_so(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, bytes_ = (manifest(model_folder, quantization=q)["spec"] for q in ("bf16", "w8a8"))
+    assert bytes_["quantization"] == "w8a8"
+    assert bytes_["weightBytes"] < 0.6 * plain["weightBytes"]
+    monkeypatch.chdir(tmp_path)
+    Path("plan.json").write_text(json.dumps(plan_to_json(Plan(Kind.W8A8))))
+    planned = manifest(model_folder, quantization="plan.json")["spec"]
+    assert planned == {**bytes_, "quantization": str(tmp_path / "plan.json")}
+
+
+def test_a_plan_of_other_weights_makes_no_manifest(model_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "plan").write_text(json.dumps(plan_to_json(Plan(Kind.W8A8, {}, "sha256:0"))))
+    with pytest.raises(InvalidConfiguration, match="measured on weights sha256:0"):
+        manifest(model_folder, quantization=str(tmp_path / "plan"))
 
 
 @pytest.mark.parametrize("form", ["yaml", "json"])

@@ -35,7 +35,7 @@ def test_panels_unpack_to_what_was_packed(outputs: int) -> None:
 
 def test_gate_and_up_unpack_to_what_was_packed() -> None:
     gate, up = np.arange(96, dtype=np.float32).reshape(2, 16, 3)
-    back = packing.unpack_gate_up(packing.gate_up_panels(gate, up))
+    back = packing.unpack_gate_up(packing.panels(packing.gate_up_rows(gate, up)))
     assert [part.tolist() for part in back] == [gate.tolist(), up.tolist()]
 
 

@@ -1,9 +1,12 @@
 """The KV and the logits of a position do not depend on chunks, neighbours, threads, variant or
-place.
+place: in every kernel class, with windows and with experts.
 """
 
+import hashlib
 import itertools
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +16,69 @@ from hypothesis import strategies as st
 from sojourn_runtime.model.cpu import CpuRunner
 from sojourn_runtime.model.errors import InvalidConfiguration
 from sojourn_runtime.model.protocol import Interrupted, Segment
+from sojourn_runtime.model.quantization import Kind, Plan
+from sojourn_runtime.model.weights import Weights, open_weights
 
 NewRunner = Callable[..., CpuRunner]
 LENGTH = 300
 BLOCKS = (7, 3, 11, 0, 5)
 TOKENS = [int(t) for t in np.random.default_rng(1).integers(0, 301, LENGTH)]
+PLANS = {
+    **{kind.value: Plan(kind) for kind in Kind},
+    "mixed": Plan(
+        Kind.W8A8,
+        {"0.down": Kind.BF16, "1.qkv": Kind.W8A16, "2.gate_up": Kind.W8A16, "head": Kind.BF16}
+        | {"3.attention_out": Kind.BF16, "4.gate_up": Kind.BF16, "5.down": Kind.W8A16},
+    ),
+}
+
+
+MISTRAL = {"architectures": ["MistralForCausalLM"], "sliding_window": 50}
+QWEN2_WINDOW = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "use_sliding_window": True,
+    "sliding_window": 130,
+    "max_window_layers": 3,
+}
+QWEN2_MOE = {
+    "architectures": ["Qwen2MoeForCausalLM"],
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 96,
+}
+OLMOE = {"architectures": ["OlmoeForCausalLM"], "num_experts": 33, "num_experts_per_tok": 8}
+MODELS: dict[str, tuple[dict[str, Any], Plan]] = {
+    **{name: ({}, plan) for name, plan in PLANS.items()},
+    "window": (MISTRAL, PLANS["bf16"]),
+    "some-windows-w8a8": (QWEN2_WINDOW, PLANS["w8a8"]),
+    "experts": (QWEN2_MOE, PLANS["bf16"]),
+    "many-experts": (OLMOE, PLANS["bf16"]),
+}
+
+
+BITS = {
+    "window": "6dfe982e4af929c3baad25569a3e45758c36210de8fdc4484f527f0e98c622cb",
+    "some-windows-w8a8": "62ce92ccd2ba5831e376da5642888c0e255e5e8a52ced6dc52aa29e16c4138e7",
+    "experts": "432e2590141b494fc8041410c82684366c8b324c6ffb41299c4e1ed2039f70ac",
+    "many-experts": "19c0178119baa1f960f883e21d76db9eb2af7a6bf3b2fa39d794bbc1eef163eb",
+}
+"""What the kernel classes promise of windows and experts: the digest of logits and KV. New bits are
+a new class.
+"""
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def weights(
+    request: pytest.FixtureRequest,
+    write_model: Callable[..., Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Weights:
+    """A tiny model in each kernel class, and others with windows and experts."""
+    changes, plan = MODELS[request.param]
+    folder = tmp_path_factory.mktemp("model")
+    write_model(folder / "model", **changes)
+    return open_weights(str(folder / "model"), cache_dir=folder / "cache", plan=plan)
 
 
 def forward(runner: CpuRunner, *segments: Segment) -> npt.NDArray[np.float32]:
@@ -62,6 +123,14 @@ def whole(new_runner: NewRunner) -> tuple[npt.NDArray[np.float32], bytes]:
 Whole = tuple[npt.NDArray[np.float32], bytes]
 
 
+def test_the_bits_are_those_of_the_kernel_class(
+    request: pytest.FixtureRequest, whole: Whole
+) -> None:
+    name = request.node.callspec.params["weights"]
+    digest = hashlib.sha256(whole[0].tobytes() + whole[1]).hexdigest()
+    assert digest == BITS.get(name, digest)
+
+
 @pytest.mark.parametrize(
     "cuts", [[37, 101], [100], [1, 2, 3], [64, 128, 192, 256], [63, 65], [299]]
 )
@@ -88,16 +157,17 @@ def test_more_threads_than_rows_and_panels_equal_one(new_runner: NewRunner, whol
     assert in_chunks(runner, [297, 298]).tobytes() == whole[0].tobytes()
 
 
+@pytest.mark.parametrize("variant", ["avxvnni", "avx512", "avx512vnni", "amx"])
 @pytest.mark.parametrize("cuts", [[], [37, 101, 102]])
-def test_avx2_equals_avx512(new_runner: NewRunner, cuts: list[int]) -> None:
-    narrow = new_runner(variant="avx2")
+def test_every_variant_equals_avx2(new_runner: NewRunner, cuts: list[int], variant: str) -> None:
+    plain = new_runner(variant="avx2")
     try:
-        wide = new_runner(variant="avx512")
+        other = new_runner(variant=variant)
     except InvalidConfiguration:
-        pytest.skip("this processor has no AVX-512")
-    assert (narrow.variant, wide.variant) == ("avx2", "avx512")
-    assert in_chunks(narrow, cuts).tobytes() == in_chunks(wide, cuts).tobytes()
-    assert kv_of(narrow) == kv_of(wide)
+        pytest.skip(f"this processor has no {variant}")
+    assert (plain.variant, other.variant) == ("avx2", variant)
+    assert in_chunks(plain, cuts).tobytes() == in_chunks(other, cuts).tobytes()
+    assert kv_of(plain) == kv_of(other)
 
 
 def test_other_blocks_give_equal_bits(new_runner: NewRunner, whole: Whole) -> None:
@@ -159,8 +229,8 @@ def test_any_chunking_equals_one_pass(
 
 
 @pytest.fixture(scope="module")
-def shared_runner(weights: object) -> CpuRunner:
-    return CpuRunner(weights, num_blocks=12, threads=1)  # type: ignore[arg-type]
+def shared_runner(weights: Weights) -> CpuRunner:
+    return CpuRunner(weights, num_blocks=12, threads=1)
 
 
 @pytest.fixture(scope="module")

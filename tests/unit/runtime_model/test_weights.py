@@ -17,6 +17,7 @@ from sojourn_runtime.model.errors import (
     InvalidConfiguration,
     ModelError,
     ModelNotFound,
+    UnknownWeightsFormat,
     UnsupportedModel,
     WeightsDigestMismatch,
     WeightsTruncated,
@@ -128,8 +129,20 @@ def test_a_cache_that_cannot_be_written_is_named(model_folder: Path, tmp_path: P
     ("change", "words"),
     [
         ({"architectures": ["MambaForCausalLM"]}, "architecture MambaForCausalLM"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope scaling 'yarn'"),
-        ({"attention_bias": True}, "attention_bias"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope scaling 'longrope'"),
+        ({"rope_scaling": {"type": "su", "short_factor": [1.0]}}, "rope scaling 'longrope'"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope scaling 'dynamic'"),
+        ({"partial_rotary_factor": 0.75}, "partial_rotary_factor 0.75"),
+        ({"hidden_act": "gelu"}, "activation 'gelu'"),
+        ({"clip_qkv": 8.0}, "clip_qkv"),
+        ({"decoder_sparse_step": 2}, "decoder_sparse_step"),
+        ({"mlp_only_layers": [0]}, "mlp_only_layers"),
+        ({"architectures": ["MixtralForCausalLM"]}, "lacks 'num_local_experts'"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        (
+            {"architectures": ["MistralForCausalLM"], "attention_bias": True},
+            "attention_bias is not supported for mistral",
+        ),
         ({"sliding_window": 128}, "sliding_window 128"),
         ({"head_dim": 24}, "head dimension 24"),
         ({"num_key_value_heads": 5}, "key heads"),
@@ -163,6 +176,32 @@ def test_a_cut_safetensors_file_is_called_truncated(
     (tmp_path / "config.json").write_text((model_folder / "config.json").read_text())
     (tmp_path / "model.safetensors").write_bytes(whole[: int(len(whole) * share)])
     with pytest.raises(WeightsTruncated, match=r"model\.safetensors"):
+        SafetensorsSource(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"name,price\nbread,2\n",
+        b"\x04\0\0\0\0\0\0\0{,,}",
+        b'\x0b\0\0\0\0\0\0\0{"a": "b"} ',
+        b"\x02\0\0\0\0\0\0\0[]",
+    ],
+)
+def test_a_safetensors_file_that_is_none_is_told_what_would_do(
+    model_folder: Path, tmp_path: Path, data: bytes
+) -> None:
+    (tmp_path / "config.json").write_text((model_folder / "config.json").read_text())
+    (tmp_path / "model.safetensors").write_bytes(data)
+    with pytest.raises(UnknownWeightsFormat, match=r"model\.safetensors: .*safetensors"):
+        SafetensorsSource(tmp_path)
+
+
+def test_a_config_that_is_no_json_is_named(model_folder: Path, tmp_path: Path) -> None:
+    for path in model_folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "config.json").write_text("layers: 30")
+    with pytest.raises(UnsupportedModel, match=r"config\.json: no JSON"):
         SafetensorsSource(tmp_path)
 
 

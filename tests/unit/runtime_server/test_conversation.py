@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sojourn_runtime.context import conversation as c
+from sojourn_runtime.engine.request import Origin
 
 texts = st.text(max_size=20)
 ids = st.text("abc_", min_size=1, max_size=8)
@@ -40,6 +41,7 @@ responses = st.builds(
     background=st.booleans(),
     echo=st.dictionaries(ids, st.none() | texts | st.integers()),
     cached_tokens=st.integers(0, 9000),
+    origin=st.builds(Origin, device=st.integers(0), host=st.integers(0), store=st.integers(0)),
     ending=st.none() | endings,
 )
 

@@ -1,11 +1,12 @@
 """Keys, percentiles, pages and sampling parameters: the small pure parts of the server."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from openai.types.conversations import ConversationItemList
 from pydantic import TypeAdapter
+from sojourn_api import names
 from sojourn_runtime.context.conversation import FunctionCall, FunctionOutput, Item, Message, Role
 from sojourn_runtime.engine.request import Finish
 from sojourn_runtime.server.app import ABSENT
@@ -16,7 +17,13 @@ from sojourn_runtime.server.errors import ApiError
 from sojourn_runtime.server.fields import Fields
 from sojourn_runtime.server.metrics import Metrics, Stopwatch
 from sojourn_runtime.server.params import fit, read_sampling
+from sojourn_runtime.session import Phase
 from sojourn_runtime.stream import TokenEvent
+
+
+def test_every_phase_in_which_it_does_not_serve_is_known_to_who_waits_for_it() -> None:
+    phases = set(get_args(Phase)) - {names.PHASE_SERVING}
+    assert {phase.lower() for phase in phases} == names.NOT_NOW
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Bearer k2", "Basic k", "k"])

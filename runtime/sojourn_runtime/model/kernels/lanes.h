@@ -1,6 +1,6 @@
 // Sixteen float lanes on every machine: one 512-bit register, or two of 256 bits.
 //
-// Both variants compile the same kernels over this type, lane by lane with the same IEEE operations, so
+// All variants compile the same kernels over this type, lane by lane with the same IEEE operations, so
 // they give equal bits. Every multiply-add is explicit; the files are compiled with -ffp-contract=off
 // and without -ffast-math.
 #pragma once
@@ -19,7 +19,7 @@ constexpr int kLanes = 16;
 #if defined(__AVX512F__)
 
 constexpr int kMaxRows = 12;      // 24 accumulators of the 32 registers
-constexpr int kPanelsForOneRow = 4;  // 8 independent chains hide the latency of FMA
+constexpr int kMaxPanels = 8;     // of a single row: as many streams as the memory likes, 16 accumulators
 
 struct Lanes { __m512 v; };
 
@@ -39,6 +39,15 @@ inline void load_pair(const uint16_t* p, Lanes& even, Lanes& odd) {
   const __m512i both = _mm512_loadu_si512(p);
   even.v = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
   odd.v = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(int(0xffff0000u))));
+}
+
+// Thirty-two bytes in order.
+inline __m512 widen_bytes(const int8_t* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+inline void load_pair(const int8_t* p, Lanes& first, Lanes& second) {
+  first.v = widen_bytes(p);
+  second.v = widen_bytes(p + 16);
 }
 
 inline Lanes load_bf16(const uint16_t* p) {
@@ -79,7 +88,7 @@ inline __m256 fold_max(Lanes a) {
 #else
 
 constexpr int kMaxRows = 3;  // 12 accumulators of the 16 registers
-constexpr int kPanelsForOneRow = 2;
+constexpr int kMaxPanels = 2;
 
 struct Lanes { __m256 lo, hi; };
 
@@ -104,6 +113,14 @@ inline void split_pair(const uint16_t* p, __m256& even, __m256& odd) {
 inline void load_pair(const uint16_t* p, Lanes& even, Lanes& odd) {
   split_pair(p, even.lo, odd.lo);
   split_pair(p + 16, even.hi, odd.hi);
+}
+
+inline __m256 widen_bytes(const int8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+inline void load_pair(const int8_t* p, Lanes& first, Lanes& second) {
+  first = {widen_bytes(p), widen_bytes(p + 8)};
+  second = {widen_bytes(p + 16), widen_bytes(p + 24)};
 }
 
 inline __m256 widen(const uint16_t* p) {

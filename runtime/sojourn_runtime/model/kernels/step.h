@@ -1,55 +1,44 @@
 // One step of a Llama-family model: rows in, KV written, logits of the wanted rows out. Run by all
 // members of a team.
-//
-// Members divide rows, panels or heads between them and never one sum, so their number cannot change a bit.
 #pragma once
 
 #include "attention.h"
-#include "linear.h"
-#include "workspace.h"
+#include "experts.h"
+#include "rows.h"
 
 namespace SJ_VARIANT {
 
 constexpr int kLayersBetweenStops = 4;
 
-struct Range { int begin, end; };
-
-inline Range share(int count, int member, int size) {
-  return {count * member / size, count * (member + 1) / size};
+// Row `token` of the embedding, picked out of its panel: one column.
+inline void embed_row(const SjLinear& embedding, int token, int size, float* out) {
+  const int panel = token / kPanel, within = token % kPanel;
+  if (embedding.kind == SJ_BF16) {
+    const uint16_t* values = static_cast<const uint16_t*>(embedding.panels) + long(panel) * size * kPanel;
+    const uint16_t* column = values + 2 * (within % 16) + within / 16;
+    for (int i = 0; i < size; ++i) out[i] = from_bf16(column[long(i) * kPanel]);
+    return;
+  }
+  const float scale = scales_of(embedding.panels, panel, size)[within];
+  const uint8_t* bytes = static_cast<const uint8_t*>(embedding.panels) + panel * byte_panel(size);
+  for (int i = 0; i < size; ++i) {
+    if (embedding.kind == SJ_W8A8)
+      out[i] = float(int(bytes[long(i / 4) * 4 * kPanel + within * 4 + i % 4]) - 128) * scale;
+    else
+      out[i] = float(int8_t(bytes[long(i) * kPanel + within])) * scale;
+  }
 }
 
-inline int panels(int outputs) { return (outputs + kPanel - 1) / kPanel; }
-
-inline float inverse_rms(const float* x, int size, float epsilon) {
-  Lanes squares = all(0.0f);
-  for (int i = 0; i < size; i += kLanes) squares = fma(load(x + i), load(x + i), squares);
-  return 1.0f / __builtin_sqrtf(sum(squares) / float(size) + epsilon);
-}
-
-inline void rms_norm(const float* x, const float* weight, int size, float epsilon, float* out) {
-  const Lanes factor = all(inverse_rms(x, size, epsilon));
-  for (int i = 0; i < size; i += kLanes)
-    store(out + i, round_bf16(mul(mul(load(x + i), factor), load(weight + i))));
-}
-
-inline void norm_rows(const Step& step, const float* weight, int member) {
-  const SjModel& m = *step.model;
-  const Range mine = share(step.batch->rows, member, step.team->size());
-  for (int r = mine.begin; r < mine.end; ++r)
-    rms_norm(step.space->residual + long(r) * m.hidden, weight, m.hidden, m.epsilon,
-             step.space->normed + long(r) * m.hidden);
-}
-
-// Row `token` of the embedding, picked out of its panel: one 2-byte column, K lines apart.
+// Embeddings of the member's rows, and the angles by which they are rotated in every layer.
 inline void embed(const Step& step, int member) {
   const SjModel& m = *step.model;
+  const int half = m.head_dim / 2;
   const Range mine = share(step.batch->rows, member, step.team->size());
   for (int r = mine.begin; r < mine.end; ++r) {
-    const int token = step.batch->tokens[r], within = token % kPanel;
-    const uint16_t* panel = m.embedding + long(token / kPanel) * m.hidden * kPanel;
-    const uint16_t* column = panel + 2 * (within % 16) + within / 16;
-    float* out = step.space->residual + long(r) * m.hidden;
-    for (int i = 0; i < m.hidden; ++i) out[i] = from_bf16(column[long(i) * kPanel]);
+    embed_row(m.embedding, step.batch->tokens[r], m.hidden, step.space->residual + long(r) * m.hidden);
+    float* cosine = step.space->angles + long(r) * m.head_dim;
+    for (int i = 0; i < half; ++i)
+      sincos(step.batch->positions[r] * m.rope_frequencies[i], cosine[half + i], cosine[i]);
   }
 }
 
@@ -57,7 +46,8 @@ inline uint16_t* tile_at(const Step& step, int layer, int row, int tile, int kv,
   const SjModel& m = *step.model;
   const long tile_size = long(kTile) * m.head_dim;
   const long block = step.batch->blocks[step.batch->table_start[row] + tile];
-  const long index = ((block * m.layer_count + layer) * 2 + kv) * m.kv_heads + head;
+  const SjRange& mine = m.part.kv_heads;
+  const long index = ((block * m.layer_count + layer) * 2 + kv) * (mine.end - mine.begin) + head - mine.begin;
   return reinterpret_cast<uint16_t*>(step.batch->kv) + index * tile_size;
 }
 
@@ -70,35 +60,39 @@ inline void rotate(float* head, int head_dim, const float* cosine, const float* 
   }
 }
 
-inline void norm_head(float* head, const float* weight, int head_dim, float epsilon) {
-  const Lanes factor = all(inverse_rms(head, head_dim, epsilon));
-  for (int i = 0; i < head_dim; i += kLanes)
-    store(head + i, mul(mul(load(head + i), factor), load(weight + i)));
+// Each head of one row for itself, or all as one vector.
+inline void norm_heads(float* heads, const float* weight, int count, const SjModel& m) {
+  if (!weight) return;
+  const int size = m.whole_norms ? count * m.head_dim : m.head_dim;
+  for (float *x = heads, *end = heads + count * m.head_dim; x < end; x += size) {
+    const Lanes factor = all(inverse_rms(x, size, m.epsilon));
+    for (int i = 0; i < size; i += kLanes) store(x + i, mul(mul(load(x + i), factor), load(weight + i)));
+  }
 }
 
 // Rotates queries and keys of the member's rows by their positions, and writes keys and values into
-// the cache.
+// the cache: of this process's heads alone, but for norms that take all of them.
 inline void place(const Step& step, int layer, int member) {
   const SjModel& m = *step.model;
   const SjLayer& l = m.layers[layer];
-  const int width = panels((m.heads + 2 * m.kv_heads) * m.head_dim) * kPanel;
-  alignas(64) float cosine[kMaxHeadDim / 2], sine[kMaxHeadDim / 2];
+  const SjRange& own = m.part.kv_heads;
+  const int width = panels((m.heads + 2 * m.kv_heads) * m.head_dim) * kPanel, group = m.heads / m.kv_heads;
+  const int first = m.whole_norms ? 0 : own.begin, count = m.whole_norms ? m.kv_heads : own.end - own.begin;
   const Range mine = share(step.batch->rows, member, step.team->size());
   for (int r = mine.begin; r < mine.end; ++r) {
     float* q = step.space->qkv + long(r) * width;
     float* k = q + m.heads * m.head_dim;
     const float* v = k + m.kv_heads * m.head_dim;
+    const float* cosine = step.space->angles + long(r) * m.head_dim;
+    const float* sine = cosine + m.head_dim / 2;
     const int position = step.batch->positions[r], slot = position % kTile;
     if (l.qkv_bias)
       for (int i = 0; i < (m.heads + 2 * m.kv_heads) * m.head_dim; ++i) q[i] += l.qkv_bias[i];
-    for (int i = 0; i < m.head_dim / 2; ++i) sincos(position * m.rope_frequencies[i], sine[i], cosine[i]);
-    for (int h = 0; h < m.heads; ++h) {
-      if (l.q_norm) norm_head(q + h * m.head_dim, l.q_norm, m.head_dim, m.epsilon);
-      rotate(q + h * m.head_dim, m.head_dim, cosine, sine);
-    }
-    for (int h = 0; h < m.kv_heads; ++h) {
+    norm_heads(q + first * group * m.head_dim, l.q_norm, count * group, m);
+    norm_heads(k + first * m.head_dim, l.k_norm, count, m);
+    for (int h = own.begin * group; h < own.end * group; ++h) rotate(q + h * m.head_dim, m.head_dim, cosine, sine);
+    for (int h = own.begin; h < own.end; ++h) {
       float* key = k + h * m.head_dim;
-      if (l.k_norm) norm_head(key, l.k_norm, m.head_dim, m.epsilon);
       rotate(key, m.head_dim, cosine, sine);
       uint16_t* keys = tile_at(step, layer, r, position / kTile, 0, h);
       uint16_t* values = tile_at(step, layer, r, position / kTile, 1, h) + slot * m.head_dim;
@@ -111,8 +105,9 @@ inline void place(const Step& step, int layer, int member) {
 template <int G>
 inline void attend_heads(const Step& step, int layer, int row, int kv_head, const float* q, float* out) {
   const SjModel& m = *step.model;
+  const int position = step.batch->positions[row], window = m.layers[layer].window;
   attend<G>(
-      q, m.head_dim, m.score_scale, step.batch->positions[row],
+      q, m.head_dim, m.score_scale, position < window ? 0 : position + 1 - window, position,
       [&](int t) -> const uint16_t* { return tile_at(step, layer, row, t, 0, kv_head); },
       [&](int t) -> const uint16_t* { return tile_at(step, layer, row, t, 1, kv_head); }, out);
 }
@@ -120,10 +115,11 @@ inline void attend_heads(const Step& step, int layer, int row, int kv_head, cons
 inline void attention(const Step& step, int layer) {
   const SjModel& m = *step.model;
   const int width = panels((m.heads + 2 * m.kv_heads) * m.head_dim) * kPanel, group = m.heads / m.kv_heads;
-  const int items = step.batch->rows * m.kv_heads;
+  const int first = m.part.kv_heads.begin, count = m.part.kv_heads.end - first;
+  const int items = step.batch->rows * count;
   for (int item = step.space->claimed.next(); item < items; item = step.space->claimed.next()) {
     // Last rows first: they have the longest way, and a short one ends the race more evenly.
-    const int row = step.batch->rows - 1 - item / m.kv_heads, kv_head = item % m.kv_heads;
+    const int row = step.batch->rows - 1 - item / count, kv_head = first + item % count;
     for (int g = 0; g < group;) {
       const int head = kv_head * group + g, left = group - g;
       const float* q = step.space->qkv + long(row) * width + head * m.head_dim;
@@ -136,97 +132,124 @@ inline void attention(const Step& step, int layer) {
   }
 }
 
-// x + W y, into the residual. Outputs beyond `hidden` are padding.
-inline void add_linear(const Step& step, const float* y, int k_size, const uint16_t* weights, int member) {
+// x + W y + bias, into the residual; no bias if null. Outputs beyond `hidden` are padding.
+inline void add_linear(const Step& step, const float* y, int k_size, const SjLinear& l, const float* bias,
+                       int member) {
   const SjModel& m = *step.model;
-  const Range mine = share(panels(m.hidden), member, step.team->size());
-  linear(y, step.batch->rows, k_size, weights, mine.begin, mine.end, [&](int r, int p, Lanes a, Lanes b) {
+  prepare(step, l, y, k_size, member);
+  apply(step, l, y, step.batch->rows, k_size, m.part.hidden, member, [&](int r, int p, Lanes a, Lanes b) {
     float* at = step.space->residual + long(r) * m.hidden + p * kPanel;
-    store(at, add(load(at), a));
-    if (p * kPanel + 16 < m.hidden) store(at + 16, add(load(at + 16), b));
+    const auto put = [&](int i, Lanes sum) {
+      if (bias) sum = add(sum, load(bias + p * kPanel + i));
+      store(at + i, add(load(at + i), sum));
+    };
+    put(0, a);
+    if (p * kPanel + 16 < m.hidden) put(16, b);
   });
 }
 
-inline void gated(const Step& step, const uint16_t* weights, int member) {
+inline void gated(const Step& step, const SjLinear& l, int member) {
   const SjModel& m = *step.model;
-  const Range mine = share(m.inner / 16, member, step.team->size());
-  linear(step.space->normed, step.batch->rows, m.hidden, weights, mine.begin, mine.end,
-         [&](int r, int p, Lanes gate, Lanes up) {
-           const Lanes silu = div(gate, add(all(1.0f), exp(sub(all(0.0f), gate))));
-           store(step.space->inner + long(r) * m.inner + p * 16, round_bf16(mul(silu, up)));
-         });
+  const int rows = step.batch->rows;
+  const float* x = normed(step, rows, member);
+  apply(step, l, x, rows, m.hidden, m.part.inner, member, [&](int r, int p, Lanes gates, Lanes ups) {
+    store(step.space->inner + long(r) * m.inner + p * 16, gate(gates, ups));
+  });
 }
 
-inline void project(const Step& step, const uint16_t* weights, int member) {
+inline void project(const Step& step, const SjLinear& l, int member) {
   const SjModel& m = *step.model;
   const int count = panels((m.heads + 2 * m.kv_heads) * m.head_dim);
-  const Range mine = share(count, member, step.team->size());
-  linear(step.space->normed, step.batch->rows, m.hidden, weights, mine.begin, mine.end,
-         [&](int r, int p, Lanes a, Lanes b) {
-           float* at = step.space->qkv + (long(r) * count + p) * kPanel;
-           store(at, a);
-           store(at + 16, b);
-         });
+  const int rows = step.batch->rows;
+  const float* x = normed(step, rows, member);
+  const auto finish = [&](int r, int p, Lanes a, Lanes b) {
+    float* at = step.space->qkv + (long(r) * count + p) * kPanel;
+    store(at, a);
+    store(at + 16, b);
+  };
+  const int first = m.part.kv_heads.begin, end = m.part.kv_heads.end;
+  if (end - first == m.kv_heads) {
+    apply(step, l, x, rows, m.hidden, {0, count}, member, finish);
+    return;
+  }
+  // Queries, keys and values of the part's heads. A head is whole panels, since 32 divides its size.
+  const int head = m.head_dim / kPanel, group = m.heads / m.kv_heads;
+  const int keys = m.heads * head, values = keys + m.kv_heads * head;
+  apply(step, l, x, rows, m.hidden, {first * group * head, end * group * head}, member, finish);
+  apply(step, l, x, rows, m.hidden, {keys + first * head, keys + end * head}, member, finish);
+  apply(step, l, x, rows, m.hidden, {values + first * head, values + end * head}, member, finish);
 }
 
 inline void write_logits(const Step& step, int member) {
   const SjModel& m = *step.model;
   const SjBatch& b = *step.batch;
-  const Range rows = share(b.wanted_count, member, step.team->size());
-  for (int i = rows.begin; i < rows.end; ++i)
-    rms_norm(step.space->residual + long(b.wanted[i]) * m.hidden, m.final_norm, m.hidden, m.epsilon,
-             step.space->normed + long(i) * m.hidden);
-  step.team->barrier();
-  const Range mine = share(panels(m.vocab), member, step.team->size());
-  linear(step.space->normed, b.wanted_count, m.hidden, m.head, mine.begin, mine.end,
-         [&](int r, int p, Lanes first, Lanes second) {
-           float* at = b.logits + long(r) * m.vocab + p * kPanel;
-           if ((p + 1) * kPanel <= m.vocab) {
-             store(at, first);
-             store(at + 16, second);
-             return;
-           }
-           alignas(64) float both[kPanel];
-           store(both, first);
-           store(both + 16, second);
-           for (int i = 0; i < m.vocab - p * kPanel; ++i) at[i] = both[i];
-         });
+  const int rows = b.wanted_count;
+  norm_rows(step, m.final_norm, &m.head, b.wanted, rows, member);
+  const float* x = normed(step, rows, member);
+  apply(step, m.head, x, rows, m.hidden, m.part.vocab, member, [&](int r, int p, Lanes one, Lanes two) {
+    float* at = b.logits + long(r) * m.vocab + p * kPanel;
+    if ((p + 1) * kPanel <= m.vocab) {
+      store(at, one);
+      store(at + 16, two);
+      return;
+    }
+    alignas(64) float both[kPanel];
+    store(both, one);
+    store(both + 16, two);
+    for (int i = 0; i < m.vocab - p * kPanel; ++i) at[i] = both[i];
+  });
 }
 
 inline bool asked_to_stop(const SjBatch& batch) {
-  return (batch.stop && *batch.stop) || (batch.poll && batch.poll());
+  const bool asked = (batch.stop && *batch.stop) || (batch.poll && batch.poll());
+  return batch.agree ? batch.agree(asked) != 0 : asked;
 }
 
 // One member's part of the step. Every member takes every barrier.
 inline void run_step(const Step& step, int member) {
   const SjModel& m = *step.model;
   _mm_setcsr(0x1f80);  // IEEE defaults: another library may have asked for flushed denormals
+  [[maybe_unused]] const Tiles tiles;
   embed(step, member);
   for (int layer = 0; layer < m.layer_count; ++layer) {
     const SjLayer& l = m.layers[layer];
-    if (member == 0) {
-      if (layer % kLayersBetweenStops == 0) step.space->stopping = asked_to_stop(*step.batch);
-      step.space->claimed.reset();
+    if (layer % kLayersBetweenStops == 0) {
+      if (member == 0) step.space->stopping = asked_to_stop(*step.batch);
+      step.team->barrier();
+      if (step.space->stopping) return;
     }
-    norm_rows(step, l.attention_norm, member);
-    step.team->barrier();
-    if (step.space->stopping) return;
+    if (member == 0) step.space->claimed.reset();
+    norm_rows(step, l.attention_norm, &l.qkv, nullptr, step.batch->rows, member);
     project(step, l.qkv, member);
     step.team->barrier();
+    if (m.whole_norms) {
+      exchange(step, SJ_QUERIES, step.space->qkv, step.batch->rows, member);
+      exchange(step, SJ_KEYS, step.space->qkv, step.batch->rows, member);
+    }
     place(step, layer, member);
     step.team->barrier();
     attention(step, layer);
     step.team->barrier();
-    add_linear(step, step.space->mixed, m.heads * m.head_dim, l.attention_out, member);
+    exchange(step, SJ_MIXED, step.space->mixed, step.batch->rows, member);
+    add_linear(step, step.space->mixed, m.heads * m.head_dim, l.attention_out, l.attention_out_bias, member);
     step.team->barrier();
-    norm_rows(step, l.mlp_norm, member);
+    exchange(step, SJ_RESIDUAL, step.space->residual, step.batch->rows, member);
+    norm_rows(step, l.mlp_norm, m.experts ? nullptr : &l.gate_up, nullptr, step.batch->rows, member);
+    if (m.experts) {
+      experts(step, l, member);
+    } else {
+      gated(step, l.gate_up, member);
+      step.team->barrier();
+      exchange(step, SJ_INNER, step.space->inner, step.batch->rows, member);
+      add_linear(step, step.space->inner, m.inner, l.down, nullptr, member);
+    }
     step.team->barrier();
-    gated(step, l.gate_up, member);
-    step.team->barrier();
-    add_linear(step, step.space->inner, m.inner, l.down, member);
-    step.team->barrier();
+    exchange(step, SJ_RESIDUAL, step.space->residual, step.batch->rows, member);
   }
-  if (step.batch->wanted_count) write_logits(step, member);
+  if (!step.batch->wanted_count) return;
+  write_logits(step, member);
+  if (step.batch->exchange) step.team->barrier();
+  exchange(step, SJ_LOGITS, step.batch->logits, step.batch->wanted_count, member);
 }
 
 }  // namespace SJ_VARIANT

@@ -1,0 +1,1 @@
+"""Subcommands besides `run`: questions to the plan, the CRDs, the release."""

@@ -1,0 +1,1 @@
+"""What was seen of the cluster and of the runtimes, typed."""

@@ -1,0 +1,1 @@
+"""One model computed by several processes of a pod (shards), split by outputs: the same bits."""

@@ -3,6 +3,7 @@
 Fixtures belong to the level that uses them (`tests/cluster`, `tests/e2e`), not here.
 """
 
+import subprocess
 from collections.abc import Generator
 from typing import Any
 
@@ -55,6 +56,9 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    error = call.excinfo.value if call.excinfo else None
+    if isinstance(error, subprocess.CalledProcessError) and error.stderr:
+        report.sections.append(("what the command said", str(error.stderr)))
     if report.skipped and item.config.getoption("--no-skips"):
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} was skipped under --no-skips: {call.excinfo}"

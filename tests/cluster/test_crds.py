@@ -112,7 +112,6 @@ def kinds(control_plane: Api) -> Iterator[Kinds]:
     api = config.new_client_from_config(str(control_plane.kubeconfig))
     yield Kinds(client.CustomObjectsApi(api))
     api.close()
-    control_plane.kubectl("delete", "--wait=true", "-f", str(ROOT / "crds"))
 
 
 def good(kind: str, **changes: object) -> dict[str, Any]:

@@ -35,7 +35,7 @@ NODES = [f"node-{number}" for number in range(1, 7)]
 
 
 @pytest.fixture(scope="module")
-def access(control_plane: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
+def access(control_plane: Api, tmp_path_factory: pytest.TempPathFactory) -> Access:
     """A service account with those rights and no others."""
     crds = str(ROOT / "crds" / "gpunodes.yaml")
     control_plane.kubectl("apply", "--server-side", "-f", crds)
@@ -67,9 +67,7 @@ def access(control_plane: Api, tmp_path_factory: pytest.TempPathFactory) -> Iter
         ca_file = folder / "ca.crt"
     else:
         ca_file = Path(settings["certificate-authority"])
-    yield Access(url=settings["server"], token_file=folder / "token", ca_file=ca_file)
-    control_plane.kubectl("delete", "-f", "-", stdin=manifest)
-    control_plane.kubectl("delete", "--wait=true", "-f", crds)
+    return Access(url=settings["server"], token_file=folder / "token", ca_file=ca_file)
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def test_a_build_that_fails_leaves_nothing_behind(cache: Path) -> None:
 
 def test_each_component_runs_from_its_image_as_its_user(cluster: Cluster) -> None:
     program = str(CLUSTER_FOLDER / "cluster.py")
-    subprocess.run([sys.executable, program, "images"], check=True, capture_output=True)
+    subprocess.run([sys.executable, program, "images"], check=True)
     pods = [_pod(name) for name in COMPONENTS]
     cluster.kubectl("create", "namespace", _NAMESPACE)
     try:

@@ -110,7 +110,8 @@ def _sources() -> Iterator[Path]:
     yield CHECKOUT / "pyproject.toml"
     for folder in ("crds", "operator", "deviceplugin", "runtime"):
         for file in sorted((CHECKOUT / folder).rglob("*")):
-            if file.is_file() and file.suffix not in {".pyc", ".so"}:
+            # Python writes its caches here at any moment, under names that are gone the next.
+            if "__pycache__" not in file.parts and file.suffix != ".so" and file.is_file():
                 yield file
 
 

@@ -1,7 +1,8 @@
 """Fixtures for every test that needs a Kubernetes API or the whole cluster.
 
-`control_plane`: etcd and kube-apiserver alone. `cluster`: two nodes; one that runs already is
-used, and left running. Neither builds binaries: that takes minutes, and a test's time is limited.
+`control_plane`: etcd and kube-apiserver alone, fresh for each test file: nothing that another one
+left, a finalizer say, is in its way. `cluster`: two nodes; one that runs already is used, and left
+running. Neither builds binaries: that takes minutes, and a test's time is limited.
 """
 
 import subprocess
@@ -25,9 +26,9 @@ def _require(*names: str) -> None:
         )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def control_plane() -> Iterator[loopback.Api]:
-    """A fresh API server on loopback, without nodes, for the whole test session."""
+    """A fresh API server on loopback, without nodes."""
     _require("etcd", "kube-apiserver", "kubectl")
     with loopback.control_plane() as api:
         yield api

@@ -34,7 +34,7 @@ preemptionPolicy: Never
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def api(control_plane: ControlPlane) -> Iterator[ApiClient]:
     """The API server with our kinds, and a namespace that checks the restricted level."""
     control_plane.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))

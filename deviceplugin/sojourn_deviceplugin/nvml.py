@@ -76,9 +76,11 @@ class Nvml:
         """All GPUs now. `known` are UUIDs to ask for even if no index leads to them any more."""
         try:
             self._initialise()
+            gpus = tuple(self._gpus(known))
+            # Asked last: where NVML itself failed on the way, no GPU is to blame.
             with _as("driver version"):
                 driver = pynvml.nvmlSystemGetDriverVersion()
-            return NodeFacts(gpus=tuple(self._gpus(known)), driver=driver, session=self._session)
+            return NodeFacts(gpus=gpus, driver=driver, session=self._session)
         except NvmlError as error:
             self.close()
             return NodeFacts(error=f"{error}; {REMEDY}", session=self._session)

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 import yaml
 
 MIB: Final = 1024 * 1024
+DEVICES: Final = ("cuda", "cuda-eager", "cpu", "cpu-amx")
 
 
 class ConfigError(Exception):
@@ -84,8 +85,10 @@ def parse(raw: object, *, source: str) -> Config:
     ):
         if getattr(config, name) <= 0:
             raise ConfigError(f"{source}: {_camel(name)} must be more than 0")
-    if config.device not in ("cpu", "cpu-amx", "cuda"):
-        raise ConfigError(f"{source}: device must be cpu, cpu-amx or cuda, not {config.device!r}")
+    if config.device not in DEVICES:
+        raise ConfigError(
+            f"{source}: device must be one of {', '.join(DEVICES)}, not {config.device!r}"
+        )
     return config
 
 

@@ -13,6 +13,7 @@ import pynvml
 import pytest
 import sojourn_deviceplugin
 from fakenvml import machine as fake
+from sojourn_deviceplugin.nvml import Nvml
 
 PLUGIN = Path(sojourn_deviceplugin.__file__).parent
 OLDER = {"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetGpuInstanceProfileInfo"}
@@ -290,3 +291,23 @@ def test_a_limit_ends_with_its_cgroup_and_with_the_driver(machine: fake.Machine,
         limited(pod)
     pynvml.nvmlInit()
     assert limited(pod) == UNLIMITED
+
+
+def test_nvml_that_fails_in_the_middle_of_a_look_is_no_gpus_fault(
+    machine: fake.Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name_of = pynvml.nvmlDeviceGetName
+
+    def breaks_after_the_first(handle: Any) -> str:
+        machine.error = "UNKNOWN"
+        machine.write()
+        return str(name_of(handle))
+
+    nvml = Nvml()
+    assert [gpu.error for gpu in nvml.read([]).gpus] == ["", ""]
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", breaks_after_the_first)
+    facts = nvml.read([fake.uuid(0), fake.uuid(1)])
+    machine.error = ""
+    machine.write()
+    assert facts.gpus == ()
+    assert "Unknown Error" in facts.error

@@ -9,6 +9,7 @@ import values_table
 import yaml
 from helmchart import CHART, ROOT, refusal, render
 from sojourn_deviceplugin import config as plugin_config
+from sojourn_operator import config as operator_config
 
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -50,6 +51,11 @@ def test_the_schema_has_no_value_that_the_file_lacks() -> None:
         return found
 
     assert names(SCHEMA) - {"global"} == KNOWN
+
+
+def test_sessions_may_compute_on_whatever_the_operator_knows() -> None:
+    known = SCHEMA["properties"]["sessions"]["properties"]["device"]["enum"]
+    assert set(known) == set(operator_config.DEVICES)
 
 
 WRONG = [

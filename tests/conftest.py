@@ -1,10 +1,13 @@
 """What holds for the whole suite: `--no-skips`, and which tests must not run beside each other.
 
+A test of instructions that this processor lacks is left out, as those of a GPU are without one.
+
 Fixtures belong to the level that uses them (`tests/cluster`, `tests/e2e`), not here.
 """
 
 import subprocess
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +27,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="count a skipped test as failed: after `make test` has set up a machine, none may be",
     )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    has = set(next((line for line in lines if line.startswith("flags")), "").split())
+    lacking = [
+        item for item in items for mark in item.iter_markers("processor") if not has >= {*mark.args}
+    ]
+    if lacking:
+        config.hook.pytest_deselected(items=lacking)
+        items[:] = [item for item in items if item not in lacking]
 
 
 # Files of tests/cluster that need the control plane alone, of which each worker has its own.

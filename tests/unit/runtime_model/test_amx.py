@@ -8,24 +8,22 @@ import numpy.typing as npt
 import pytest
 from sojourn_runtime.model.config import BLOCK_TOKENS
 from sojourn_runtime.model.cpu import CpuRunner
-from sojourn_runtime.model.errors import InvalidConfiguration
 from sojourn_runtime.model.protocol import Interrupted, Segment
 from sojourn_runtime.model.quality import divergence
 from sojourn_runtime.model.quantization import Kind, kernel_class
 from sojourn_runtime.model.runner import make_runner
 from sojourn_runtime.model.weights import Weights
 
+from tests.unit.processors import variants
+
 TOKENS = [int(t) for t in np.random.default_rng(1).integers(0, 301, 150)]
 BLOCKS = (7, 3, 11)
 
 
-@pytest.fixture(params=["auto", "avx512vnni", "avx2"])
+@pytest.fixture(params=variants("auto", "avx512vnni", "avx2"))
 def runner(request: pytest.FixtureRequest, weights: Weights) -> Iterator[CpuRunner]:
     """By each way that there is on this processor."""
-    try:
-        made = CpuRunner(weights, num_blocks=80, threads=1, variant=request.param, pairs=True)
-    except InvalidConfiguration:
-        pytest.skip(f"this processor has no {request.param}")
+    made = CpuRunner(weights, num_blocks=80, threads=1, variant=request.param, pairs=True)
     yield made
     made.close()
 

@@ -251,9 +251,13 @@ class Rig:
                 and self.status(name)
             ),
             what=f"{name} serves at epoch {epoch}",
-            instead=lambda: self.status(name),
+            instead=lambda: f"{self.status(name)}\n{self._last_words()}",
         )
         return found
+
+    def _last_words(self) -> str:
+        """Of the operators."""
+        return (self.folder / "operator.log").read_text()[-3000:]
 
     def until(self, name: str, kind: str, status: str, reason: str) -> Raw:
         condition: Raw = wait_until(

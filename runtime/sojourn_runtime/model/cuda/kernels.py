@@ -44,11 +44,11 @@ def to_float(x):
 
 @helper
 def product(a, b, total):
-    """`total` + a b for bf16 tiles; the interpreter multiplies bf16 wrongly, and fp32 exactly as
-    much as the tensor cores do.
+    """`total` + a b for bf16 tiles; the interpreter multiplies bf16 wrongly, and fp32 by a BLAS
+    whose rows may depend on their place in the tile.
     """
     if _WIDE:
-        return tl.dot(to_float(a), to_float(b), total)
+        return total + tl.sum(to_float(a)[:, :, None] * to_float(b)[None, :, :], axis=1)
     else:
         return tl.dot(a, b, total)
 

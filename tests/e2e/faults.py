@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 import psutil
+from localcluster import node
 from localcluster.paths import NAME
 
 _OURS: Final = f"/{NAME}/"
@@ -46,6 +47,16 @@ def kill_session(session: str) -> int:
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     return len(pids)
+
+
+def cut_power(node_name: str) -> None:
+    """End all of a node at once: no pod, kubelet or plugin of it can say a word more."""
+    node.kill(node_name)
+
+
+def give_power(node_name: str) -> None:
+    """Boot it again, with the disk that it had."""
+    node.restart(node_name)
 
 
 def _found(wanted: Callable[[str], bool]) -> list[psutil.Process]:

@@ -7,8 +7,9 @@ lets Gold go, and compares the Silver's text with that of a process which was ne
 import random
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import conversation
 import faults
@@ -17,7 +18,7 @@ from control import control_runtime
 from conversation import Reading
 from places import Place
 from sojourn_api import names
-from steps import MODEL, NAMESPACE, Steps
+from steps import MODEL, NAMESPACE, Steps, condition, condition_of
 from story import Facts
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -81,6 +82,39 @@ def test_a_killed_session_goes_on_without_contradicting_its_client(
     steps.go_on(SESSION, reading)
     assert reading.deltas == control.deltas
     assert reading.numbers == control.numbers
+
+
+def test_a_node_whose_power_is_cut_costs_a_session_nothing(steps: Steps, control: Reading) -> None:
+    """It goes on elsewhere; when the node is back, all that was granted there is free again."""
+    steps.apply_session(SESSION, "silver")  # no wish any more: it may go anywhere
+    (reading,) = steps.begin_together(SESSION, tokens=TOKENS, seeds=(SEED,), read=60)
+    status = steps.read(SESSION)["status"]
+    lost, epoch = status["node"], status["epoch"]
+    faults.cut_power(lost)
+    try:
+        back = steps.wait_ready(SESSION, after_epoch=epoch, seconds=180)
+        assert back["status"]["node"] != lost
+        steps.go_on(SESSION, reading)
+        _wait_node(
+            steps, lost, lambda node: condition_of(node, "Ready")["reason"] == "NodeNotReady"
+        )
+    finally:
+        faults.give_power(lost)
+    assert reading.deltas == control.deltas
+    assert reading.numbers == control.numbers
+    _wait_node(steps, lost, _is_ready_and_empty)
+    assert len(_pods(steps, SESSION)) == 1
+
+
+def _wait_node(steps: Steps, name: str, until: Callable[[dict[str, Any]], bool]) -> None:
+    """For as long as it takes a new operator, where all were on the lost node, to miss it too."""
+    kube = steps.kube
+    kube.wait(f"GPUNode {name}", lambda: kube.get("gpunodes", name), until, seconds=180)
+
+
+def _is_ready_and_empty(node: dict[str, Any]) -> bool:
+    status = node["status"]
+    return condition(node, "Ready") == "True" and status["slicesFree"] == status["slicesTotal"]
 
 
 def _pods(steps: Steps, session: str) -> list[str]:

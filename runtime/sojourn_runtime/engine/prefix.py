@@ -84,6 +84,9 @@ class PrefixIndex:
     def _in_part(self, parent: Name, piece: tuple[int, ...]) -> list[Hit]:
         siblings = islice(reversed(self._by_parent.get(parent, {})), SIBLINGS)
         entries = [self._by_name[name] for name in siblings]
+        exact = self._by_name.get(name_of(parent, piece))
+        if exact is not None:  # where a request stood when it was paused, whoever has come since
+            entries.append(exact)
         hits = [Hit(entry, _agreeing(entry.tokens, piece)) for entry in entries]
         best = max(hits, key=lambda hit: (hit.count, hit.entry.block is not None), default=None)
         return [best] if best is not None and best.count else []

@@ -131,11 +131,14 @@ class Residency:
                     self._pin(progress, [entry])
         return waits
 
-    def _set_out(self, entry: Entry) -> bool:
+    @property
+    def spares(self) -> bool:
+        """A slot may be had for what sets out."""
         # The other half is for those who were parked: they have nowhere else to go.
-        if self.host.pinned + len(self._coming) >= self.host.count // 2:
-            return False
-        slot = self._slot()
+        return self.host.pinned + len(self._coming) < self.host.count // 2
+
+    def _set_out(self, entry: Entry) -> bool:
+        slot = self._slot() if self.spares else None
         if slot is None:
             return False
         self._coming[entry.name] = slot

@@ -187,9 +187,9 @@ class Scheduler:
 
     def _look_ahead(self, progress: Progress) -> None:
         """What it will need of the store sets out while it waits for its turn."""
-        if not progress.looked and self.residency.host.count:
-            progress.looked = True
+        if not progress.looked and self.residency.spares:
             self.residency.ahead(progress, self.residency.match(progress), begin=True)
+            progress.looked = self.residency.spares  # else some of it may have no slot yet
 
     def _try(self, progress: Progress) -> bool:
         hits = self.residency.match(progress)

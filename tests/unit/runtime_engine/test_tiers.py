@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sojourn_runtime.engine.moves import Fetch, Load, Save, Spill, Stash
-from sojourn_runtime.engine.prefix import BLOCK
+from sojourn_runtime.engine.prefix import BLOCK, SIBLINGS
 from sojourn_runtime.engine.request import Finish, Progress
 from sojourn_runtime.engine.scheduler import Limits, Scheduler
 
@@ -168,6 +168,30 @@ def test_who_waits_for_a_place_finds_its_context_on_the_host_when_its_turn_comes
     run(played, back)
     assert host.pinned == 0
     assert not any(isinstance(move, Load) for move in played.made)
+
+
+def test_many_contexts_set_out_while_the_first_of_them_is_awaited() -> None:
+    """Half of the slots, which is two contexts at a time, and not one after the other."""
+    played = device(blocks=64, host=8, slots=16)
+    histories = [stored(played, [number] * 100) for number in range(12)]
+    busy = ask(played, "busy", [12] * 10, answer=40)
+    played.step()
+    for number, history in enumerate(histories):
+        ask(played, f"back-{number}", [*history, 3], answer=40)
+    before = busy.total
+    while len(played.scheduler.running) < 13:
+        played.step()
+    assert busy.total - before == 1 + 12 // 2
+    assert not any(isinstance(move, Load) for move in played.made)
+
+
+def test_a_request_finds_all_that_it_had_however_many_others_begin_where_it_ends() -> None:
+    played = device(blocks=8, host=0)
+    histories = [stored(played, [number] * 20) for number in range(2 * SIBLINGS)]
+    back = ask(played, "back", [*histories[0], 3])
+    run(played, back)
+    assert back.origin is not None
+    assert back.origin.store == len(histories[0])
 
 
 def test_a_block_that_the_store_cannot_give_is_computed_again() -> None:

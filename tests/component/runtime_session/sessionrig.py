@@ -241,13 +241,7 @@ class Rig:
 
     def start(self, *, gate: threading.Event | None = None, wait: bool = True) -> Session:
         """A new session on the folder; `gate` keeps the model from opening."""
-        self.runner = self.toy(
-            self.blocks,
-            kernel_class=self.kernel_class,
-            row_exact=self.row_exact,
-            weights_digest=self.weights_digest,
-            padding=self.padding,
-        )
+        model = self.model()
         self.ending = None
         self._over.clear()
         self._serving.clear()
@@ -260,7 +254,7 @@ class Rig:
             checkpoint_tokens=self.checkpoint_tokens,
             slots=self.slots,
             prefill=self.prefill,
-            host_bytes=self.host * self.runner.block_bytes,
+            host_bytes=self.host * model.runner.block_bytes,
             grace_seconds=self.grace_seconds,
             arbiter=self.arbiter,
             granted=self.granted,
@@ -273,14 +267,7 @@ class Rig:
         def open_model() -> Model:
             if gate is not None:
                 gate.wait()
-            return Model(
-                runner=self.runner,
-                tokenizer=Letters(),
-                decoder=Letters,
-                sample=sample,
-                eos=self.eos,
-                context_length=self.context_length,
-            )
+            return model
 
         self.session = Session(
             config,
@@ -293,6 +280,24 @@ class Rig:
         if wait:
             assert self._until_serving(), self.ending
         return self.session
+
+    def model(self) -> Model:
+        """What the next start opens."""
+        self.runner = self.toy(
+            self.blocks,
+            kernel_class=self.kernel_class,
+            row_exact=self.row_exact,
+            weights_digest=self.weights_digest,
+            padding=self.padding,
+        )
+        return Model(
+            runner=self.runner,
+            tokenizer=Letters(),
+            decoder=Letters,
+            sample=sample,
+            eos=self.eos,
+            context_length=self.context_length,
+        )
 
     def _until_serving(self) -> bool:
         while not self._serving.wait(0.05):

@@ -27,6 +27,7 @@ from deviceprocess import Process  # noqa: E402
 from devicerig import until  # noqa: E402
 from fakekubelet import Kubelet, running  # noqa: E402
 from fakenvml import machine as fake  # noqa: E402
+from jsonfile import save  # noqa: E402
 from nodeapi import Server  # noqa: E402
 from sojourn_api import arbiter, names  # noqa: E402
 from sojourn_api.arbiter_page import Page  # noqa: E402
@@ -307,11 +308,8 @@ def main() -> None:
             "fairness": fairness(),
         },
     }
-    text = json.dumps(report, indent=1)
-    print(text)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text + "\n")
+    print(json.dumps(report, indent=1))
+    save(report, options.out)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from engine_round import BATCHES, CONTEXT, PROMPTS, Peer, Round, Run, prompts_of
+from jsonfile import save
 from sojourn_runtime.model.config import BLOCK_TOKENS
 from sojourn_runtime.model.cpu import CpuRunner
 from sojourn_runtime.model.protocol import Interrupted, Segment
@@ -316,8 +317,7 @@ def main() -> None:
     for key, value in report.items():
         if key != "speeds":
             print(f"{key}: {json.dumps(value)}")
-    if given.out:
-        given.out.write_text(json.dumps(report, indent=2) + "\n")
+    save(report, given.out)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jsonfile import save
 from sojourn_runtime.model.config import BLOCK_TOKENS, ModelConfig
 from sojourn_runtime.model.cuda import runner as cuda
 from sojourn_runtime.model.cuda.runner import CudaRunner
@@ -184,8 +185,7 @@ def measure(out: Path | None) -> None:
         report[name] = one(name, model, per_second=per_second)
         print(json.dumps({name: report[name]}, indent=1), flush=True)
         torch.cuda.empty_cache()
-    if out:
-        out.write_text(json.dumps(report, indent=2) + "\n")
+    save(report, out)
 
 
 def one(name: str, model: ModelConfig, *, per_second: float) -> dict[str, Any]:

@@ -8,7 +8,6 @@ and without them, in turn. Prints a table, and JSON with `--out`.
 
 import argparse
 import asyncio
-import json
 import os
 import tempfile
 import time
@@ -20,6 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from jsonfile import save
 from sojourn_runtime.engine.prefix import BLOCK, root_name
 from sojourn_runtime.engine.request import Request, SamplingParams
 from sojourn_runtime.engine.scheduler import Limits, Scheduler
@@ -244,9 +244,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as place:
         found = asyncio.run(measure(given, Path(place).resolve()))
-    if given.out is not None:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps({"where": where(), "figures": found}, indent=1))
+    save({"where": where(), "figures": found}, given.out)
 
 
 if __name__ == "__main__":

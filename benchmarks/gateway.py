@@ -24,6 +24,7 @@ from typing import Any, Final
 import aiohttp
 import psutil
 from aiohttp import web
+from jsonfile import save
 from sojourn_api import names
 from where import where
 
@@ -213,10 +214,7 @@ def main() -> None:
         f"{min(found[CPU]['gateway'])[0]:.1f} ms of CPU for a request; "
         f"{memory:.0f} MiB at the end (load {os.getloadavg()[0]:.1f})."
     )
-    if options.out:
-        options.out.write_text(
-            json.dumps({"where": where(), "samples": found, "memoryMiB": memory}) + "\n"
-        )
+    save({"where": where(), "samples": found, "memoryMiB": memory}, options.out)
 
 
 if __name__ == "__main__":

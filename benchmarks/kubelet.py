@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 
 from fakenvml import machine as fake  # noqa: E402
+from jsonfile import save  # noqa: E402
 from localcluster import binaries  # noqa: E402
 from localcluster.lifecycle import Cluster, is_running  # noqa: E402
 from localcluster.paths import NODES  # noqa: E402
@@ -109,11 +110,8 @@ def main() -> None:
         }
     finally:
         plugin.kill()
-    text = json.dumps(report, indent=1)
-    print(text)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text + "\n")
+    print(json.dumps(report, indent=1))
+    save(report, options.out)
 
 
 if __name__ == "__main__":

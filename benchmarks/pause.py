@@ -7,7 +7,6 @@ Prints a table, and writes every sample as JSON with `--out`.
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import tempfile
@@ -19,6 +18,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from jsonfile import save
 from sojourn_runtime.engine.prefix import BLOCK
 from sojourn_runtime.engine.request import Request, SamplingParams
 from sojourn_runtime.model.protocol import Interrupted, Logits, Segment, StopFlag
@@ -253,9 +253,7 @@ def main() -> None:
     model = open_model(parse_settings(flags, os.environ))
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         found = asyncio.run(measure(model, given.samples, Path(folder).resolve()))
-    if given.out is not None:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(found, indent=1))
+    save(found, given.out)
 
 
 if __name__ == "__main__":

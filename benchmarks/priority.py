@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import IO, Any, Final
 
+from jsonfile import save
 from pause import quantile
 from sojourn_api.arbiter import Tier, bump, create_grant, create_index
 from sojourn_runtime.engine.request import Request, SamplingParams
@@ -233,10 +234,8 @@ def main() -> None:
         print(f"{name:>12} {json.dumps(each)}")
     for key, value in ratios(found).items():
         print(f"{key}: {value}")
-    if given.out is not None:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        told = {"where": where(), "figures": found, "ratios": ratios(found), "rounds": rounds}
-        given.out.write_text(json.dumps(told, indent=1))
+    told = {"where": where(), "figures": found, "ratios": ratios(found), "rounds": rounds}
+    save(told, given.out)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ Some ten minutes. Prints Markdown; `--out FILE` writes JSON.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from audit import Call, counted, latency
+from jsonfile import save
 from programs import cpu_seconds, peak_mib
 from scale_table import table
 from scalelab import (
@@ -272,8 +272,7 @@ def main() -> None:
     found = run(
         nodes=args.nodes, sessions=args.sessions, peer=not args.no_peer, bare=not args.quick
     )
-    if args.out:
-        args.out.write_text(json.dumps(found, indent=2) + "\n")
+    save(found, args.out)
     print("\n".join(table(found)))
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from jsonfile import save
 from pause import quantile
 from sojourn_runtime.engine.prefix import BLOCK
 from sojourn_runtime.engine.request import Request, SamplingParams
@@ -327,9 +328,7 @@ def main() -> None:
             found = asyncio.run(measure(model, turns, place, host=host, most=given.seconds))
         samples = {how: [asdict(s) for s in found[how]] for how in ("ours", "again")}
         results[name] = report(found) | {"samples": samples}
-    if given.out is not None:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(results, indent=1))
+    save(results, given.out)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,14 @@ BODY = {"model": KEY, "input": "hello"}
 BEARER = {"Authorization": "Bearer very-secret"}
 
 
+async def die(request: web.Request) -> web.Response:
+    """Of a session: the request has come, and no word of an answer goes back."""
+    assert request.transport is not None
+    request.transport.abort()
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
 async def test_method_path_query_body_and_key_reach_the_session(front: NewFront) -> None:
     async with front() as rig:
         hop = {"Connection": "keep-alive, X-Hop", "X-Hop": "1", "X-Kept": "2", "TE": "trailers"}
@@ -170,13 +178,6 @@ async def test_what_a_runtime_did_not_begin_is_sent_again_and_no_more(front: New
 
 async def test_what_a_session_may_have_begun_is_not_sent_again(front: NewFront) -> None:
     async with front() as rig:
-
-        async def die(request: web.Request) -> web.Response:
-            assert request.transport is not None
-            request.transport.abort()
-            await asyncio.Event().wait()
-            raise AssertionError
-
         rig.played.answer = die
         async with rig.http.post(f"{rig.url}/v1/responses", json=BODY) as answer:
             assert answer.status == 502
@@ -394,13 +395,6 @@ async def test_logs_hold_neither_keys_nor_bodies(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     async with front() as rig:
-
-        async def die(request: web.Request) -> web.Response:
-            assert request.transport is not None
-            request.transport.abort()
-            await asyncio.Event().wait()
-            raise AssertionError
-
         rig.played.answer = die
         body: dict[str, Any] = BODY | {"input": "a-private-thought"}
         async with rig.http.post(f"{rig.url}/v1/responses", json=body, headers=BEARER) as answer:

@@ -7,6 +7,7 @@ would; operator, plugin and session by the kubelet or by the operator.
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import psutil
@@ -14,12 +15,14 @@ from localcluster import node
 from localcluster.paths import NAME
 
 _OURS: Final = f"/{NAME}/"
-"""In the arguments of what this cluster runs outside of its pods; others may run beside it."""
+"""In the arguments of what this cluster runs outside of its pods, and in the cgroups of what runs
+in them: other tests run an operator, or an API server, at the same time.
+"""
 
 _PROGRAMS: Final[dict[str, Callable[[str], bool]]] = {
-    "apiserver": lambda line: "/kube-apiserver --" in line and _OURS in line,
-    "kubelet": lambda line: "/kubelet --" in line and _OURS in line,
-    "containerd": lambda line: line.startswith("containerd --config") and _OURS in line,
+    "apiserver": lambda line: "/kube-apiserver --" in line,
+    "kubelet": lambda line: "/kubelet --" in line,
+    "containerd": lambda line: line.startswith("containerd --config"),
     "operator": lambda line: "sojourn-operator run" in line or "sojourn_operator run" in line,
     "deviceplugin": lambda line: (
         "sojourn-deviceplugin run" in line or "sojourn_deviceplugin run" in line
@@ -60,13 +63,21 @@ def give_power(node_name: str) -> None:
 
 
 def _found(wanted: Callable[[str], bool]) -> list[psutil.Process]:
-    return [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if wanted(" ".join(process.info["cmdline"] or ()))
-    ]
+    """Processes of this cluster."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or ())
+        if wanted(line) and (_OURS in line or _OURS in _cgroups(process.pid)):
+            found.append(process)
+    return found
+
+
+def _cgroups(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cgroup").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
+        return ""
 
 
 def _environment(pid: int) -> bytes:
-    with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123 - not a path of ours
-        return file.read()
+    return Path(f"/proc/{pid}/environ").read_bytes()

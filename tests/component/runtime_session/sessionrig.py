@@ -302,7 +302,7 @@ class Rig:
     def _until_serving(self) -> bool:
         while not self._serving.wait(0.05):
             if self._over.is_set():
-                return False
+                return self._serving.is_set()
         return True
 
     def until(self, condition: Callable[[], Any]) -> None:
@@ -315,7 +315,6 @@ class Rig:
     def _ended(self, ending: Ending) -> None:
         self.ending = ending
         self._over.set()
-        self._serving.set()
 
     def killed(self, copy: Path) -> None:
         """Copy what a kill would leave, while the engine stands and the saver has come to rest."""

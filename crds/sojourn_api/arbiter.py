@@ -73,6 +73,8 @@ TIER: Final = "tier"
 POD: Final = "pod"
 PAGE: Final = "page"
 
+_WANTS_AT: Final = W_WANTS * WORD
+_NONE: Final = bytes(WORD)
 _EMPTY_PAGE: Final = struct.pack("=16Q", MAGIC, *[0] * (PAGE_WORDS - 1))
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """`struct flock` of 64-bit Linux: type, whence, start, length, pid."""
@@ -288,8 +290,8 @@ def read_page(grants: Path, slot: str) -> PageState:
 
 
 def has_work(fd: int) -> bool:
-    """Whether the owner of the page says that it has work: one cheap read, for those who idle."""
-    return os.pread(fd, WORD, W_WANTS * WORD).strip(b"\0") != b""
+    """Whether the owner of the page may have work: one cheap read, for those who idle."""
+    return os.pread(fd, WORD, _WANTS_AT) != _NONE
 
 
 def read_open(fd: int, *, path: Path) -> PageState:

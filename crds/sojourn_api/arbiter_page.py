@@ -56,7 +56,8 @@ class Page:
             raise
         self.lower_flag()  # whatever an earlier process left raised
         self._words[W_WANTS] = self._words[W_TURN] = 0
-        self._words[W_STEPS_DONE] = self._words[W_STEPS]
+        self._words[W_STEPS_DONE] = self._steps = self._words[W_STEPS]
+        self._served = self._words[W_SERVED]
         self.beat()
 
     def _take(self) -> int:
@@ -96,13 +97,14 @@ class Page:
 
     def step(self) -> None:
         """A step begins (call at the token boundary, after the look at the flags)."""
-        self._words[W_STEPS] += 1
+        self._steps += 1
+        self._words[W_STEPS] = self._steps
 
     def step_done(self, computed_ns: int = 0) -> None:
         """The step that began has ended, after `computed_ns` of computing."""
-        words = self._words
-        words[W_STEPS_DONE] = words[W_STEPS]
-        words[W_SERVED] += computed_ns
+        self._served += computed_ns
+        self._words[W_STEPS_DONE] = self._steps
+        self._words[W_SERVED] = self._served
 
     def yielded(self, waited_ns: int) -> None:
         """Account a wait for others, which metrics show."""

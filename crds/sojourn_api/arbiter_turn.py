@@ -15,7 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sojourn_api import arbiter
+from sojourn_api.arbiter import (
+    I_GENERATION,
+    I_STALE_NS,
+    W_CREDIT,
+    W_TURN,
+    W_WANTS,
+    ArbiterError,
+    has_work,
+    open_page,
+    read_index,
+    read_open,
+    read_tier,
+    slots,
+)
 from sojourn_api.arbiter_page import Page
 
 REFERENCE_SHARE: Final = 1000
@@ -66,8 +79,9 @@ class Turns:
     def __init__(self, grants: Path, page: Page, *, own_slot: str) -> None:
         self._grants = grants
         self._words = page.words
+        self._credit = page.words[W_CREDIT]
         self._slot = own_slot
-        self._index = arbiter.read_index(grants)
+        self._index = read_index(grants)
         self._generation = 0
         self._peers: list[_Peer] = []
         self._share = REFERENCE_SHARE
@@ -79,27 +93,27 @@ class Turns:
         """There is work now, or there is none any more."""
         words = self._words
         if not wants:
-            words[arbiter.W_WANTS] = words[arbiter.W_TURN] = 0
-        elif not words[arbiter.W_WANTS]:
-            credit = joining_credit(words[arbiter.W_CREDIT], self._equals())
-            words[arbiter.W_CREDIT] = credit  # before the next line: others order by it
-            words[arbiter.W_WANTS] = 1
+            words[W_WANTS] = words[W_TURN] = 0
+        elif not words[W_WANTS]:
+            self._credit = joining_credit(self._credit, self._equals())
+            words[W_CREDIT] = self._credit  # before the next line: others order by it
+            words[W_WANTS] = 1
             self._waiting_since = time.monotonic_ns()
 
     def mine(self) -> bool:
         """Whether to compute the next step; if not, ask again in a millisecond."""
         words = self._words
         now = time.monotonic_ns()
-        since = words[arbiter.W_TURN]
+        since = words[W_TURN]
         if since and self._left_ns > 0 and now - since < TURN_LIMIT_NS:
             return True
-        words[arbiter.W_TURN] = 0
+        words[W_TURN] = 0
         starved = not since and now - self._waiting_since > STARVED_NS
         if not starved and not self._next():
             if since:
                 self._waiting_since = now
             return False
-        words[arbiter.W_TURN] = now
+        words[W_TURN] = now
         self._left_ns = self._slice_ns * self._share // REFERENCE_SHARE
         return True
 
@@ -107,25 +121,27 @@ class Turns:
         equals = self._equals()
         if not equals:
             return True
-        own = Equal(slot=self._slot, credit=self._words[arbiter.W_CREDIT], turn=False)
+        own = Equal(slot=self._slot, credit=self._credit, turn=False)
         return next_turn(own, equals)
 
     def spent(self, computed_ns: int) -> None:
         """Account a step."""
         self._left_ns -= computed_ns
-        self._words[arbiter.W_CREDIT] += computed_ns * REFERENCE_SHARE // self._share
+        self._credit += computed_ns * REFERENCE_SHARE // self._share
+        self._words[W_CREDIT] = self._credit
 
     def _equals(self) -> list[Equal]:
-        if self._index[arbiter.I_GENERATION] != self._generation:
+        if self._index[I_GENERATION] != self._generation:
             self._rescan()
-        now, stale = time.monotonic_ns(), self._index[arbiter.I_STALE_NS]
+        busy = [peer for peer in self._peers if has_work(peer.fd)]
+        if not busy:
+            return []
+        now, stale = time.monotonic_ns(), self._index[I_STALE_NS]
         found = []
-        for peer in self._peers:
-            if not arbiter.has_work(peer.fd):
-                continue
+        for peer in busy:
             try:
-                page = arbiter.read_open(peer.fd, path=self._grants / peer.slot)
-            except arbiter.ArbiterError:
+                page = read_open(peer.fd, path=self._grants / peer.slot)
+            except ArbiterError:
                 continue
             if page.wants and page.locked and abs(now - page.beat_ns) <= stale:
                 turn = bool(page.turn_since_ns) and now - page.turn_since_ns < TURN_LIMIT_NS
@@ -134,18 +150,18 @@ class Turns:
 
     def _rescan(self) -> None:
         """Who is of my tier, after the plugin changed something."""
-        generation = self._index[arbiter.I_GENERATION]
+        generation = self._index[I_GENERATION]
         self.close()
-        own = arbiter.read_tier(self._grants, self._slot)
+        own = read_tier(self._grants, self._slot)
         self._share = max(1, own.share) if own.share else REFERENCE_SHARE
         self._slice_ns = own.time_slice_ns
-        for slot in arbiter.slots(self._grants):
+        for slot in slots(self._grants):
             if slot == self._slot:
                 continue
             try:
-                if arbiter.read_tier(self._grants, slot).priority == own.priority:
-                    self._peers.append(_Peer(slot, arbiter.open_page(self._grants, slot)))
-            except arbiter.ArbiterError:
+                if read_tier(self._grants, slot).priority == own.priority:
+                    self._peers.append(_Peer(slot, open_page(self._grants, slot)))
+            except ArbiterError:
                 continue  # a grant that goes away
         self._generation = generation
 

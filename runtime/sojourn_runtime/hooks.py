@@ -138,8 +138,9 @@ class Arbiter:
 
     def _go(self) -> bool:
         """No higher tier computes, and among equals it is this pod's turn."""
-        if self.must_stop():
-            return False
+        for watch in self._watches:  # as `must_stop`, of which the call costs as much as a look
+            if watch.higher_raised(self._priority):
+                return False
         for turns in self._turns:  # noqa: SIM110 - see above
             if not turns.mine():
                 return False

@@ -7,8 +7,9 @@ import json
 import os
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,49 @@ class Kube:
             time.sleep(0.25)
         raise NotInTimeError(f"{what}: not within {seconds:.0f} s; last seen: {last}")
 
+    def wait_for(
+        self,
+        what: str,
+        kind: str,
+        name: str,
+        until: Callable[[dict[str, Any]], bool],
+        *,
+        namespace: str | None = None,
+        seconds: float = 120,
+    ) -> dict[str, Any]:
+        """Until `until` holds of one object, which need not be there yet.
+
+        By a watch: a kubectl for each look would take a quarter of a core.
+        """
+        end = time.monotonic() + seconds
+        seen = None
+        while (left := end - time.monotonic()) > 0:
+            with self._watching(kind, name, namespace=namespace, seconds=left) as objects:
+                for seen in objects:
+                    if until(seen):
+                        return seen
+            time.sleep(0.25)  # it is absent, or the API server is away
+        raise NotInTimeError(f"{what}: not within {seconds:.0f} s; last seen: {seen}")
+
+    @contextmanager
+    def _watching(
+        self, kind: str, name: str, *, namespace: str | None, seconds: float
+    ) -> Iterator[Iterator[dict[str, Any]]]:
+        """One object as it is, and after each change; it ends where kubectl gives up."""
+        where = ["-n", namespace] if namespace else []
+        command = [self.kubectl_path, "get", kind, name, *where, "-o", "json", "--watch"]
+        with subprocess.Popen(
+            command, env=self._env(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as process:
+            assert process.stdout is not None
+            over = threading.Timer(seconds, process.kill)
+            over.start()
+            try:
+                yield _objects(process.stdout)
+            finally:
+                over.cancel()
+                process.kill()
+
     @contextmanager
     def port_forward(self, service: str, *, namespace: str, port: int) -> Iterator[str]:
         """A base URL on loopback that reaches the service's present pod."""
@@ -114,6 +158,16 @@ class Kube:
 
     def _env(self) -> Mapping[str, str]:
         return {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+
+
+def _objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Of a stream of indented JSON: each ends with its own bracket at a line's begin."""
+    whole = ""
+    for line in lines:
+        whole += line
+        if line.rstrip() == "}":
+            yield json.loads(whole)
+            whole = ""
 
 
 def _wait_open(address: str) -> None:

@@ -125,10 +125,7 @@ class Steps:
         self, what: str, name: str, until: Callable[[dict[str, Any]], bool], *, seconds: float
     ) -> dict[str, Any]:
         """Until `until` holds of the session."""
-        found: dict[str, Any] = self.kube.wait(
-            what, lambda: self.read(name), until, seconds=seconds
-        )
-        return found
+        return self.kube.wait_for(what, "llms", name, until, namespace=NAMESPACE, seconds=seconds)
 
     def events_of(self, name: str) -> list[dict[str, Any]]:
         """The events about one session, oldest first."""

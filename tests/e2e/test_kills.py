@@ -108,8 +108,7 @@ def test_a_node_whose_power_is_cut_costs_a_session_nothing(steps: Steps, control
 
 def _wait_node(steps: Steps, name: str, until: Callable[[dict[str, Any]], bool]) -> None:
     """For as long as it takes a new operator, where all were on the lost node, to miss it too."""
-    kube = steps.kube
-    kube.wait(f"GPUNode {name}", lambda: kube.get("gpunodes", name), until, seconds=180)
+    steps.kube.wait_for(f"GPUNode {name}", "gpunodes", name, until, seconds=180)
 
 
 def _is_ready_and_empty(node: dict[str, Any]) -> bool:

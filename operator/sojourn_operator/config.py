@@ -38,6 +38,8 @@ class Config:
     device: str = "cuda"
     priority_class_name: str = ""
     """Of session pods whose template names none; a PriorityClass with `preemptionPolicy: Never`."""
+    runtime_class_name: str = ""
+    """Of session pods: where NVIDIA's container runtime is not the node's default."""
     extra_volumes: tuple[Mapping[str, Any], ...] = ()
     extra_volume_mounts: tuple[Mapping[str, Any], ...] = ()
     extra_env: tuple[Mapping[str, Any], ...] = ()

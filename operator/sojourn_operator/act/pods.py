@@ -30,6 +30,10 @@ START_SECONDS: Final = 120
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OURS: Final = f"{names.GROUP}/"
 RESERVED_ENV: Final = "SOJOURN_"
+NVIDIA_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+"""By this NVIDIA's container runtime chooses GPUs, and whether it brings the driver's libraries."""
+NO_DEVICES: Final = "void"
+"""None of both, whatever the image asks for."""
 STORE_VOLUME: Final = "sojourn-store"
 MODELS_VOLUME: Final = "sojourn-models"
 OUR_MOUNTS: Final = (names.STORE_MOUNT, names.MODELS_MOUNT, names.CACHE_MOUNT, names.ARBITER_DIR)
@@ -230,6 +234,8 @@ def _spec(start: Start, template: Mapping[str, object], *, config: Config) -> Ra
         # kube-scheduler must not preempt by its own rules. The API server takes this only with a
         # class that says the same; without a class the priority is 0, which preempts none of ours.
         spec |= {"priorityClassName": priority_class, "preemptionPolicy": "Never"}
+    if config.runtime_class_name:
+        spec["runtimeClassName"] = config.runtime_class_name
     return spec
 
 
@@ -289,10 +295,13 @@ def _env(start: Start, template: Mapping[str, object], *, config: Config) -> lis
         names.ENV_CHECKPOINT_TOKENS: str(session.spec.checkpoint_tokens),
         names.ENV_DEVICE: config.device,
         names.ENV_PORT: str(names.PORT),
+        NVIDIA_DEVICES: NO_DEVICES,
     }
     if config.device in ("cuda", "cuda-eager"):
         uuids = ",".join(gpu.uuid for gpu in start.placement.gpus)
         values["CUDA_VISIBLE_DEVICES"] = uuids
+        values[NVIDIA_DEVICES] = uuids
+        values["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
         values[names.ENV_SHARDS] = str(len(start.placement.gpus) or 1)
     env: list[Raw] = [{"name": name, "value": value} for name, value in values.items() if value]
     key = session.spec.api_key or start.tenant_key

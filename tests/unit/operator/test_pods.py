@@ -56,6 +56,9 @@ PLACE = SessionPlacement(
 )
 
 
+ALL_GPUS = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+
+
 def built(config: Config | None = None, *, model: Model = MODEL, **spec: Any) -> dict[str, Any]:
     session = Session(meta("chat", "team"), SessionSpec(model="smollm2", tier="silver", **spec))
     start = pods.Start(session, model, TIER, PLACE, 7)
@@ -161,6 +164,7 @@ def test_it_tells_the_runtime_all_it_has_to_know() -> None:
         names.ENV_CHECKPOINT_TOKENS: "128",
         names.ENV_DEVICE: "cpu",
         names.ENV_PORT: "8000",
+        "NVIDIA_VISIBLE_DEVICES": "void",
     }
 
 
@@ -170,6 +174,20 @@ def test_cuda_sees_the_granted_gpus_only_and_a_cpu_session_none() -> None:
     assert {"CUDA_VISIBLE_DEVICES", names.ENV_SHARDS}.isdisjoint(env(built()))
     eager = env(built(Config(device="cuda-eager")))
     assert eager["CUDA_VISIBLE_DEVICES"] == "GPU-0,GPU-3"
+
+
+def test_nvidias_runtime_is_asked_for_the_granted_gpus_and_the_drivers_libraries() -> None:
+    """Whatever the image asks for: those of CUDA ask for all."""
+    found = env(built(Config(device="cuda"), template={"env": [ALL_GPUS]}))
+    assert found["NVIDIA_VISIBLE_DEVICES"] == "GPU-0,GPU-3"
+    assert found["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
+    assert env(built(template={"env": [ALL_GPUS]}))["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+def test_a_session_on_a_gpu_runs_under_the_runtime_class_that_brings_the_libraries() -> None:
+    nvidia = Config(device="cuda", runtime_class_name="nvidia")
+    assert built(nvidia)["spec"]["runtimeClassName"] == "nvidia"
+    assert "runtimeClassName" not in built(Config(device="cuda"))["spec"]
 
 
 def test_the_api_key_is_never_a_plain_value() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from sojourn_api import names
 
 from sojourn_deviceplugin._proto import deviceplugin_v1beta1_pb2 as pb
-from sojourn_deviceplugin.config import Config, DeviceList
+from sojourn_deviceplugin.config import Config, DeviceList, DeviceNodes
 from sojourn_deviceplugin.facts import GpuFacts
 
 
@@ -71,4 +71,7 @@ def answer(pool: Pool, devices: Sequence[str], config: Config) -> pb.ContainerAl
     if config.device_list_strategy is DeviceList.CDI:
         for device in sorted(devices):
             response.cdi_devices.add(name=f"{config.cdi_kind}={device}")
+    elif config.device_nodes is not DeviceNodes.NONE:
+        # Which files under /dev/nvidia-caps belong to an instance only NVIDIA's runtime knows.
+        response.envs["NVIDIA_VISIBLE_DEVICES"] = ",".join(sorted(devices))
     return response

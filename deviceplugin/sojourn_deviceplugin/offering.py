@@ -16,7 +16,8 @@ from sojourn_deviceplugin.facts import GpuFacts
 from sojourn_deviceplugin.ledger import Grant
 from sojourn_deviceplugin.offers import Offer
 
-SHARED_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+DEV: Final = Path("/dev")
+SHARED_NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 UNKNOWN: Final = health.Verdict(healthy=False)
 
 
@@ -78,12 +79,12 @@ class Surroundings:
         )
 
 
-def device_files(facts: GpuFacts, config: Config) -> tuple[str, ...]:
+def device_files(facts: GpuFacts, config: Config, *, dev: Path = DEV) -> tuple[str, ...]:
     """Device files of a GPU's containers, as far as they are there."""
     if config.device_nodes is DeviceNodes.NONE:
         return ()
-    wanted = (f"/dev/nvidia{facts.minor}", *SHARED_NODES)
-    return tuple(node for node in wanted if Path(node).exists())
+    wanted = (dev / name for name in (f"nvidia{facts.minor}", *SHARED_NODES))
+    return tuple(str(node) for node in wanted if node.exists())
 
 
 def lasting(known: Iterable[registry.Known]) -> list[registry.Known]:

@@ -76,8 +76,18 @@ class Turns:
     `mine` is cheap within a quantum; outside of it an idle equal costs 1 us, one with work a few.
     """
 
-    def __init__(self, grants: Path, page: Page, *, own_slot: str) -> None:
+    def __init__(
+        self,
+        grants: Path,
+        page: Page,
+        *,
+        own_slot: str,
+        turn_limit_ns: int = TURN_LIMIT_NS,
+        starved_ns: int = STARVED_NS,
+    ) -> None:
         self._grants = grants
+        self._turn_limit_ns = turn_limit_ns
+        self._starved_ns = starved_ns
         self._words = page.words
         self._credit = page.words[W_CREDIT]
         self._slot = own_slot
@@ -105,10 +115,10 @@ class Turns:
         words = self._words
         now = time.monotonic_ns()
         since = words[W_TURN]
-        if since and self._left_ns > 0 and now - since < TURN_LIMIT_NS:
+        if since and self._left_ns > 0 and now - since < self._turn_limit_ns:
             return True
         words[W_TURN] = 0
-        starved = not since and now - self._waiting_since > STARVED_NS
+        starved = not since and now - self._waiting_since > self._starved_ns
         if not starved and not self._next():
             if since:
                 self._waiting_since = now
@@ -144,7 +154,9 @@ class Turns:
             except ArbiterError:
                 continue
             if page.wants and page.locked and abs(now - page.beat_ns) <= stale:
-                turn = bool(page.turn_since_ns) and now - page.turn_since_ns < TURN_LIMIT_NS
+                turn = (
+                    bool(page.turn_since_ns) and abs(now - page.turn_since_ns) < self._turn_limit_ns
+                )
                 found.append(Equal(slot=peer.slot, credit=page.credit, turn=turn))
         return found
 

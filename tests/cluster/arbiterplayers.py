@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from sojourn_api import arbiter
@@ -20,6 +21,7 @@ from sojourn_api.arbiter_watch import Watch
 
 PATIENCE_SECONDS = 10.0
 """Far above the heartbeat's bound: whoever is held up so long is held up for ever."""
+HOUR_NS = 3_600_000_000_000
 
 
 def gold(grants: str, slot: str, requests: str) -> None:
@@ -85,17 +87,17 @@ def equal(grants: str, slot: str, seconds: str, step_us: str) -> None:
     os._exit(0)
 
 
-def _beat(page: Page) -> None:
+def _beat(page: Page, every: float = 0.05) -> None:
     while True:
         page.beat()
-        time.sleep(0.05)
+        time.sleep(every)
 
 
 def riot(folder: str, rounds: str, seed: str) -> None:
-    """Eight owners of three tiers, killed and stopped at random; the flags must always be true.
+    """Eight owners of three tiers, killed and stopped at random, while they compute in turns.
 
-    After each blow the one who holds the GPU, as a reader of the lowest tier sees it, must be alive
-    and running, and when no such owner has its flag up nobody may be held up.
+    After each blow the one who was hit may not hold the GPU, as a reader of the lowest tier sees
+    it, and somebody else must go on: whoever was hit may have had its flag up, or the turn.
     """
     grants = Path(folder)
     index = arbiter.create_index(grants, arbiter.Limits(stale_ns=60_000_000))
@@ -106,18 +108,18 @@ def riot(folder: str, rounds: str, seed: str) -> None:
     dice = random.Random(int(seed))  # noqa: S311
     pids = {slot: _owner(grants, slot) for slot in tiers}
     watch = Watch(grants)
-    wrong = 0
+    wrong = stuck = 0
     for _ in range(int(rounds)):
         slot = dice.choice(sorted(tiers))
         killed = dice.random() < 0.5
         os.kill(pids[slot], signal.SIGKILL if killed else signal.SIGSTOP)
         if killed:
             os.waitpid(pids[slot], 0)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while (holder := watch.holder(-1)) is not None and holder.slot == slot:
-            if time.monotonic() > deadline:
-                wrong += 1
-                break
+        others = {other: _steps(grants, other) for other in tiers if other != slot}
+        wrong += not _soon(partial(_holds_not, watch, slot))
+        stuck += not _soon(partial(_somebody_went_on, grants, others))
+        if wrong or stuck:
+            break  # it takes its time, and one is enough
         if killed:
             pids[slot] = _owner(grants, slot)
         else:
@@ -125,7 +127,30 @@ def riot(folder: str, rounds: str, seed: str) -> None:
     for pid in pids.values():
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    _say({"wrong": wrong, "left": watch.holder(-1) is not None})
+    still = [slot for slot in tiers if not _steps(grants, slot)]
+    _say({"wrong": wrong, "stuck": stuck, "idle": still, "left": watch.holder(-1) is not None})
+
+
+def _steps(grants: Path, slot: str) -> int:
+    return arbiter.read_page(grants, slot).steps
+
+
+def _holds_not(watch: Watch, slot: str) -> bool:
+    holder = watch.holder(-1)
+    return holder is None or holder.slot != slot
+
+
+def _somebody_went_on(grants: Path, before: dict[str, int]) -> bool:
+    return any(_steps(grants, slot) > steps for slot, steps in before.items())
+
+
+def _soon(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.0005)
+    return True
 
 
 def _owner(grants: Path, slot: str) -> int:
@@ -133,13 +158,27 @@ def _owner(grants: Path, slot: str) -> int:
     if pid:
         return pid
     page = Page(grants / slot / arbiter.POD)
+    threading.Thread(target=_beat, args=(page, 0.01), daemon=True).start()
+    watch = Watch(grants, own_slot=slot)
+    # Without the bounds for the dishonest: the dead and the stopped hold nobody up for any time.
+    turns = Turns(grants, page, own_slot=slot, turn_limit_ns=HOUR_NS, starved_ns=HOUR_NS)
+    priority = arbiter.read_tier(grants, slot).priority
     dice = random.Random(os.getpid())  # noqa: S311
     while True:
         page.raise_flag()
-        time.sleep(dice.random() / 200)
-        page.beat()
+        turns.want(wants=True)
+        for _ in range(dice.randint(1, 5)):
+            while watch.higher_raised(priority) or not turns.mine():
+                time.sleep(0.0005)
+            page.step()
+            begin = time.monotonic_ns()
+            time.sleep(dice.random() / 1000)
+            spent = time.monotonic_ns() - begin
+            page.step_done(spent)
+            turns.spent(spent)
         page.lower_flag()
-        time.sleep(dice.random() / 200)
+        turns.want(wants=False)
+        time.sleep(dice.random() / 50)
 
 
 def _spin(nanoseconds: int) -> None:

@@ -51,8 +51,9 @@ def test_no_silver_step_begins_once_golds_flag_is_visible(tmp_path: Path) -> Non
 def test_killed_and_stopped_owners_hold_nobody_up(tmp_path: Path) -> None:
     with player("riot", tmp_path, 1000, 7) as riot:
         result = said(riot.stdout)
-    assert result["wrong"] == 0
+    assert (result["wrong"], result["stuck"]) == (0, 0)
     assert not result["left"]
+    assert not result["idle"], "of every tier somebody computed, and all of its equals"
 
 
 def test_equals_compute_in_proportion_to_their_shares(tmp_path: Path) -> None:

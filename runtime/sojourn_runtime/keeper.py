@@ -135,7 +135,7 @@ class Keeper:
         """A step is done, and some blocks became full."""
         self._since += tokens
         for entry in filled:
-            if not entry.saved and entry.name not in self.saver.blocks:
+            if not entry.saved and not self.saver.has(entry.name):
                 self._waiting[entry.name] = entry
                 self._uncommitted.add(entry.name)
 
@@ -215,7 +215,7 @@ class Keeper:
         return [
             entry
             for entry in scheduler.index.entries()
-            if not entry.saved and entry.name not in self.saver.blocks
+            if not entry.saved and not self.saver.has(entry.name)
         ]
 
     @property
@@ -249,11 +249,9 @@ class Keeper:
 
     def spill(self, entry: Entry, data: memoryview) -> bool:
         """Save a block that leaves the host; False if too much waits for the disk already."""
-        if entry.name in self.saver.blocks or entry.name in self.saver.pending:
-            return True
-        if self.saver.room:
+        if not self.saver.has(entry.name) and self.saver.room:
             self.saver.add(entry, bytes(data))
-        return entry.name in self.saver.pending or entry.name in self.saver.blocks
+        return self.saver.has(entry.name)
 
     def _hand_over(self, entry: Entry, kv: Kv, *, copy: bool) -> None:
         if entry.block is not None:
@@ -289,5 +287,5 @@ class Keeper:
                 index.forget_saved(name)
             for name in committed.saved:
                 block = self.saver.blocks.get(name)
-                if block is not None:
+                if block is not None and self.saver.has(name):
                     index.add_saved(block.parent, block.tokens)

@@ -229,11 +229,12 @@ class Worker:
             self.scheduler.residency.arrived(ahead, whole=error is None)
 
     def _spoilt(self, name: bytes, error: ContextError) -> None:
-        """The store could not give a block: its tokens are computed again."""
+        """The store could not give a block: its tokens are computed again, and saved again."""
         log.warning("%s", error)
         self.damaged += 1
         self.damage = str(error)
         self.scheduler.index.forget_saved(name)
+        self.keeper.saver.forget(name)
 
     def _compute(self, work: Sequence[Work]) -> Logits | Interrupted:
         segments = [

@@ -94,7 +94,10 @@ class Saver:
         self._clock = itertools.count(1)
         self.pending: dict[bytes, bytes | memoryview] = {}
         """What is not written yet, to be read here meanwhile."""
-        self._previous = frozenset(block.segment for block in self.blocks.values())
+        self._spoilt: set[bytes] = set()
+        """Blocks that the store did not give whole, and that were not added again since."""
+        self._named = frozenset[str](), self._segments_in_use
+        """The segments of the last manifest but one, and of the last."""
         self._texts = {name: block.text() for name, block in self.blocks.items()}
         self._open: list[tuple[Entry, bytes | memoryview]] = []
         self._open_bytes = 0
@@ -129,10 +132,22 @@ class Saver:
     def add(self, entry: Entry, data: bytes | memoryview) -> None:
         """Save a block; a memoryview must not change before the next `wait`."""
         self._open.append((entry, data))
+        self._spoilt.discard(entry.name)
         self.pending[entry.name] = data
         self._open_bytes += len(data)
         if self._open_bytes >= SEGMENT:
             self.flush()
+
+    def has(self, name: bytes) -> bool:
+        """The store has the block whole, for all that is known, or will have it."""
+        # in this order: a block is in `blocks` before it leaves `pending`
+        return name in self.pending or (name in self.blocks and name not in self._spoilt)
+
+    def forget(self, name: bytes) -> None:
+        """The store did not give the block whole: the next commit is without it, unless it is
+        added again before. What was committed stays as it is.
+        """
+        self._spoilt.add(name)
 
     def used(self, block: SavedBlock) -> None:
         """Somebody came back for it; from any thread."""
@@ -154,7 +169,8 @@ class Saver:
         self.flush()
         self._number += 1
         commit = Commit(self._epoch, self._number)
-        self._do(lambda: self._commit(commit, captured))
+        spoilt = frozenset(self._spoilt)
+        self._do(lambda: self._commit(commit, captured, spoilt))
 
     def news(self) -> list[Committed]:
         """Commits made since the last call; raises the error of a failed job."""
@@ -229,7 +245,9 @@ class Saver:
         for entry, _ in blocks:
             self.pending.pop(entry.name, None)
 
-    def _commit(self, commit: Commit, captured: Captured) -> None:
+    def _commit(self, commit: Commit, captured: Captured, spoilt: frozenset[bytes]) -> None:
+        for name in spoilt & self.blocks.keys():
+            del self.blocks[name], self._texts[name]
         dropped = self._drop(captured.needed)
         saved = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         data = Manifest(
@@ -248,6 +266,7 @@ class Saver:
         self._store.swap(expected=self._newest, name=commit.manifest, data=data)
         former, self._former = self._former, commit.manifest
         self._newest = commit.manifest
+        self._named = self._named[1], self._segments_in_use
         facts = Facts(
             uri=self._store.uri,
             manifest=commit.manifest,
@@ -289,8 +308,7 @@ class Saver:
         """Remove what neither the newest manifest nor the one before it needs."""
         found = layout.parse(former)
         oldest = found[1] if found else Commit(self._epoch, 0)
-        used = frozenset(block.segment for block in self.blocks.values())
-        keep, self._previous = used | self._previous, used
+        keep = self._segments_in_use.union(*self._named)
         for name in self._store.names():
             parsed = layout.parse(name)
             if parsed is None or parsed[1].epoch > self._epoch:
@@ -300,3 +318,7 @@ class Saver:
             if stale:
                 self._uses.pop(name, None)
                 self._store.delete(name)
+
+    @property
+    def _segments_in_use(self) -> frozenset[str]:
+        return frozenset(block.segment for block in self.blocks.values())

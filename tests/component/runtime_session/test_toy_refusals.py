@@ -10,6 +10,9 @@ import pytest
 from fulldisk import files_of_at_most
 from sessionrig import Rig, Turnstile, ask, events, text
 from sojourn_runtime.context.errors import StoreFull
+from sojourn_runtime.context.open_store import open_store
+from sojourn_runtime.context.snapshot import SavedBlock, load
+from sojourn_runtime.engine.prefix import BLOCK
 from sojourn_runtime.model.protocol import Segment
 
 NewRig = Callable[..., Rig]
@@ -28,6 +31,17 @@ async def paused(rig: Rig, *, at: int = 180) -> str:
     gate.go()
     assert rig.end()["requests"] == 1
     return whole
+
+
+def held(rig: Rig, *, at: int) -> Turnstile:
+    """The next start, which stands in front of the step that computes token `at`."""
+    opens = threading.Event()
+    rig.start(gate=opens, wait=False)
+    gate = Turnstile(rig.runner)
+    gate.hold(at)
+    opens.set()
+    gate.wait()
+    return gate
 
 
 async def rest(rig: Rig) -> str:
@@ -145,6 +159,48 @@ async def test_a_missing_segment_is_computed_again(new_rig: NewRig, tmp_path: Pa
         segment.unlink()
     rig.start()
     assert await rest(rig) == await reference(new_rig, tmp_path)
+
+
+async def test_a_spoilt_block_is_saved_anew_by_the_pause_behind_it(
+    new_rig: NewRig, tmp_path: Path
+) -> None:
+    rig = new_rig()
+    await paused(rig)
+    for segment in rig.folder.glob("segment-*"):
+        spoil(segment)
+    gate = held(rig, at=200)
+    assert damage_of(rig) == (True, 180)
+    rig.session.pause()
+    gate.go()
+    assert rig.end()["requests"] == 1
+    rig.start()
+    assert await rest(rig) == await reference(new_rig, tmp_path)
+    assert damage_of(rig) == (False, 0)
+
+
+@pytest.mark.parametrize("checkpoint_tokens", [256, 100_000])
+async def test_a_kill_while_a_spoilt_block_is_made_good_leaves_no_less_than_there_was(
+    new_rig: NewRig, tmp_path: Path, checkpoint_tokens: int
+) -> None:
+    """Behind a checkpoint the damage is mended; the commit before it gives what it gave before."""
+    rig = new_rig()
+    await paused(rig)
+    rig.checkpoint_tokens = checkpoint_tokens
+    first = spoil_second_block(rig)
+    gate = held(rig, at=200)
+    assert damage_of(rig) == (True, 180 - BLOCK), "the block before it is of use still"
+    rig.killed(tmp_path / "killed")
+    gate.go()
+    shutil.copytree(tmp_path / "killed", tmp_path / "fallback")
+    spoil(max((tmp_path / "fallback").glob("manifest-2-*")))
+    expected = await reference(new_rig, tmp_path)
+    for folder in ("killed", "fallback"):
+        again = new_rig(tmp_path / folder)
+        assert first in load(open_store(again.folder.as_uri())).blocks
+        again.start()
+        assert await rest(again) == expected
+        mended = folder == "killed" and checkpoint_tokens == 256
+        assert damage_of(again) == ((False, 200 - 3 * BLOCK) if mended else (True, 200 - BLOCK))
 
 
 async def test_a_spoilt_manifest_falls_back_to_the_one_before(
@@ -272,6 +328,25 @@ def spoil(path: Path) -> None:
     for at in range(100, len(data), 301):
         data[at] ^= 0xFF
     path.write_bytes(data)
+
+
+def spoil_second_block(rig: Rig) -> SavedBlock:
+    """Of the request that was paused; the first one, which stays whole."""
+    blocks = load(open_store(rig.folder.as_uri())).blocks
+    first = next(block for block in blocks if block.tokens[:4] == (1, 2, 3, 4))
+    second = next(block for block in blocks if block.parent == first.name)
+    assert second.segment == first.segment
+    path = rig.folder / second.segment
+    data = bytearray(path.read_bytes())
+    data[second.offset] ^= 0xFF
+    path.write_bytes(data)
+    return first
+
+
+def damage_of(rig: Rig) -> tuple[bool, int]:
+    """Whether blocks were found spoilt, and the tokens that were computed again."""
+    status = rig.session.status()
+    return "from its checksum" in status["damage"], status["resumed"]["recomputedTokens"]
 
 
 async def test_a_later_start_fences_the_earlier_one(new_rig: NewRig) -> None:

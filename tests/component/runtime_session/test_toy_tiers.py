@@ -70,6 +70,39 @@ async def test_what_lies_on_the_host_is_saved_by_a_pause(new_rig: NewRig, tmp_pa
         assert stream.origin.store == len(history) - 1
 
 
+async def test_what_was_spoilt_in_the_store_goes_there_anew_when_it_leaves_the_host(
+    new_rig: NewRig, tmp_path: Path
+) -> None:
+    folder = tmp_path / "small"
+    rig = new_rig(folder, blocks=6, host=6, context_length=384, checkpoint_tokens=100_000)
+    rig.start()
+    asked = prompts()
+    for who, prompt in asked.items():
+        await events(rig.session.submit(ask(f"first-{who}", prompt=prompt, answer=1)))
+    rig.pause()
+    for segment in folder.glob("segment-*"):
+        segment.write_bytes(bytes(segment.stat().st_size))
+    rig.start()
+
+    async def again(name: str) -> list[int]:
+        streams = []
+        for who, prompt in asked.items():
+            streams.append(rig.session.submit(ask(f"{name}-{who}", prompt=prompt, answer=1)))
+            await events(streams[-1])
+        return [stream.origin.total for stream in streams]
+
+    assert set(await again("second")) == {0}
+    damage = rig.session.status()["damage"]
+    assert damage != ""
+    assert set(await again("third")) == {179}
+    assert rig.session.gauges()["kv_blocks_spill_total"] > 0
+    assert rig.session.status()["damage"] == damage, "no more of it was found"
+    rig.pause()
+    rig.start()
+    assert set(await again("fourth")) == {179}
+    assert rig.session.status()["damage"] == ""
+
+
 async def test_a_pause_waits_for_copies_that_an_interrupted_pass_left_under_way(
     new_rig: NewRig, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -318,6 +319,52 @@ def test_a_spoilt_block_is_refused(store: Store) -> None:
     spoil(store, "segment-1-1.kv")
     with pytest.raises(SnapshotCorrupt, match=r"segment-1-1\.kv: the block at 0"):
         read_block(store, load(store).blocks[0], memoryview(bytearray(IDENTITY.block_bytes)))
+
+
+def test_a_spoilt_block_is_left_out_until_it_is_saved_anew_and_its_neighbours_stay(
+    store: Store,
+) -> None:
+    commit(saver(store), 1, 2)
+    writer = saver(store, epoch=2)
+    writer.forget(entry(1).name)
+    assert not writer.has(entry(1).name)
+    commit(writer)
+    assert places(store) == {2: "segment-1-1.kv"}
+    commit(writer, 1)
+    assert writer.has(entry(1).name)
+    assert places(store) == {1: "segment-2-1.kv", 2: "segment-1-1.kv"}
+
+
+def test_a_spoilt_segment_stays_as_long_as_one_of_the_last_two_snapshots_names_it(
+    store: Store,
+) -> None:
+    """Others may read it yet, whatever kept this process from it."""
+    commit(saver(store), 1)
+    writer = saver(store, epoch=2)
+    go = threading.Event()
+
+    def stand() -> None:
+        assert go.wait(30)
+
+    writer._jobs.put(stand)  # so that both commits are made before anything is tidied up
+    writer.commit(captured())
+    writer.forget(entry(1).name)
+    writer.add(entry(1), content(1))
+    writer.commit(captured())
+    go.set()
+    writer.wait()
+    writer.close()
+    assert places(store) == {1: "segment-2-1.kv"}
+    store.delete("manifest-2-2.json")
+    assert places(store) == {1: "segment-1-1.kv"}
+
+
+def places(store: Store) -> dict[int, str]:
+    """The segment of each block that the newest commit names, all of them whole."""
+    blocks = load(store).blocks
+    for block in blocks:
+        read_block(store, block, memoryview(bytearray(IDENTITY.block_bytes)))
+    return {block.tokens[0]: block.segment for block in blocks}
 
 
 def spoil(store: Store, name: str) -> None:

@@ -12,9 +12,10 @@ from story import Facts, tell
 
 
 def summary(facts: Facts) -> str:
-    """Seconds of each step, and what was saved at the first pause."""
-    lines = [f"   {what:52} {seconds:7.1f} s" for what, seconds in facts.times.items()]
-    lines.append(f"   {condition_of(facts.paused, 'ContextSaved').get('message', '')}")
+    """Seconds of each step; how long each pause took, and what was saved at the first."""
+    lines = [f"   {what:58} {seconds:7.1f} s" for what, seconds in facts.times.items()]
+    lines += [f"   {e['reason']}: {e['message']}" for e in facts.events if e["reason"] == "Paused"]
+    lines.append(f"   Saved: {condition_of(facts.paused, 'ContextSaved').get('message', '')}")
     return "\n".join(["Summary", *lines])
 
 

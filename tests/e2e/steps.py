@@ -15,6 +15,7 @@ import conversation
 import yaml
 from conversation import Reading
 from kube import Kube
+from sojourn_api import names
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -119,6 +120,15 @@ class Steps:
             name,
             lambda s: condition(s, "Paused") == "True" and condition(s, "ContextSaved") == "True",
             seconds=seconds,
+        )
+
+    def wait_no_pod(self, name: str) -> None:
+        """Until no pod of the session is left, and so its GPU is free."""
+        selector = f"{names.LABEL_SESSION}={name}"
+        self.kube.wait(
+            f"no pod of {name} is left",
+            lambda: self.kube.items("pods", "-n", NAMESPACE, "-l", selector),
+            lambda pods: not pods,
         )
 
     def wait_for(

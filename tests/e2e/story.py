@@ -139,6 +139,8 @@ def _gold_comes(tale: Narrator, steps: Steps, facts: Facts) -> None:
         with facts.timed("Gold applied to Silver paused and saved"):
             steps.apply_session(GOLD, "gold")
             facts.paused = steps.wait_paused(facts.victim)
+        with facts.timed("then until Silver's pod is gone"):
+            steps.wait_no_pod(facts.victim)
         facts.gold = steps.wait_ready(GOLD)
     tale.show("get", "llms", "-n", NAMESPACE)
     tale.show("describe", "llms", facts.victim, "-n", NAMESPACE)

@@ -31,6 +31,8 @@ class End:
     requests: int
     damage: str = ""
     """What of the saved context was spoilt; empty: nothing."""
+    took: str = ""
+    """How long the pause took, in words; empty where the runtime does not say."""
 
     @property
     def saved(self) -> bool:
@@ -85,9 +87,19 @@ def parse_end(text: str) -> End | None:
             exact_reason=reader.text("exactReason", "")[:MAX_TEXT],
             requests=reader.number("requests", 0),
             damage=reader.text("damage", "")[:MAX_TEXT],
+            took=_took(reader.raw),
         )
     except Invalid:
         return None
+
+
+def _took(raw: Mapping[str, object]) -> str:
+    stop, save = _decimal(raw, "stopMs"), _decimal(raw, "saveMs")
+    if stop is None or save is None:
+        return ""
+    sync = _decimal(raw, "syncMs")
+    on_disk = "" if sync is None else f", of which fsync {sync:.0f} ms"
+    return f"stopped after {stop:.0f} ms, saved in {save:.0f} ms{on_disk}"
 
 
 def parse_status(text: str) -> RuntimeStatus | None:

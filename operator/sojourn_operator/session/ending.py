@@ -137,7 +137,7 @@ def late(scene: Scene, pod: Pod) -> Step:
 def _saved(scene: Scene, report: End, *, asked: str) -> Step:
     ref = _named(scene, report.snapshot)
     text = conditions.of(scene.status, PAUSED).message
-    step = _paused(scene, asked, text)
+    step = _paused(scene, asked, text, took=report.took)
     verdict = _saved_verdict(ref) if ref else _EMPTY
     status = dataclasses.replace(
         step.status,
@@ -183,8 +183,9 @@ def _saved_verdict(ref: SnapshotRef) -> Verdict:
     return Verdict(CONTEXT_SAVED, TRUE, reasons.SAVED, text)
 
 
-def _paused(scene: Scene, reason: str, message: str) -> Step:
+def _paused(scene: Scene, reason: str, message: str, *, took: str = "") -> Step:
     by = f" by {scene.status.preempted_by}" if scene.status.preempted_by else ""
+    took = f"; {took}" if took else ""
     text = message or f"paused ({reason})"
     status = dataclasses.replace(scene.status, paused_at=clock.text(scene.now))
     changed = _judged(
@@ -194,7 +195,7 @@ def _paused(scene: Scene, reason: str, message: str) -> Step:
         Verdict(PLACED, FALSE, reason, text),
         Verdict(PAUSED, TRUE, reason, text),
     )
-    return Step(changed, notes=(_note(scene, reasons.PAUSED, f"{reason}{by}"),))
+    return Step(changed, notes=(_note(scene, reasons.PAUSED, f"{reason}{by}{took}"),))
 
 
 def _paused_unserved(scene: Scene, reason: str, message: str) -> Step:

@@ -35,6 +35,20 @@ def test_a_clean_pause_names_what_was_saved() -> None:
     assert (end.snapshot.tokens, end.snapshot.epoch) == (100, 4)
 
 
+def test_a_pause_says_how_long_it_took() -> None:
+    words = json.loads(report(4)) | {"stopMs": 1.6, "saveMs": 12.4}
+    end = parse_end(json.dumps(words | {"syncMs": 6.0}))
+    assert end is not None
+    assert end.took == "stopped after 2 ms, saved in 12 ms, of which fsync 6 ms"
+    end = parse_end(json.dumps(words))
+    assert end is not None
+    assert end.took == "stopped after 2 ms, saved in 12 ms"
+    del words["saveMs"]
+    end = parse_end(json.dumps(words))
+    assert end is not None
+    assert end.took == ""
+
+
 def test_a_failure_says_whether_to_try_again() -> None:
     words = {"v": 1, "reason": "ModelNotFound", "message": "no file", "retry": False}
     end = parse_end(json.dumps(words))

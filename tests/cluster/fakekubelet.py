@@ -87,6 +87,9 @@ class Kubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         self.syncing = False
         """It has not heard of its pods yet, as shortly after its start: it lists none."""
         self.listings = 0
+        self.answering = threading.Event()
+        """While it is not set, nobody hears who holds what."""
+        self.answering.set()
         self.changed = threading.Condition()
         self._plugins: dict[str, _Plugin] = {}
         self._random = random.Random(seed)  # noqa: S311 - the kubelet's choice, repeatable
@@ -150,10 +153,13 @@ class Kubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
     def List(  # noqa: N802
         self,
         request: pr.ListPodResourcesRequest,  # noqa: ARG002
-        context: grpc.ServicerContext,  # noqa: ARG002
+        context: grpc.ServicerContext,
     ) -> pr.ListPodResourcesResponse:
         with self.changed:
             self.listings += 1
+        while not self.answering.wait(0.1) and context.is_active():
+            pass
+        with self.changed:
             pods = () if self.syncing else self.pods.values()
             return pr.ListPodResourcesResponse(pod_resources=map(_resources, pods))
 
@@ -205,19 +211,23 @@ class Kubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
             if plugin is None:
                 raise UnexpectedAdmissionError(f"no plugin for {resource}")
             chosen = self._choose(plugin, resource, count)
-            request = pb.AllocateRequest(
-                container_requests=[pb.ContainerAllocateRequest(devices_ids=chosen)]
-            )
             try:
-                response = plugin.stub.Allocate(request, timeout=10)
+                response = self.allocate(resource, chosen)
             except grpc.RpcError as error:
                 text = f"Allocate failed due to {details(error)}"
                 raise UnexpectedAdmissionError(text) from error
             pod.devices[resource] = frozenset(chosen)
-            pod.responses[resource] = response.container_responses[0]
+            pod.responses[resource] = response
         with self.changed:
             self.pods[namespace, name] = pod
         return pod
+
+    def allocate(self, resource: str, devices: Sequence[str]) -> pb.ContainerAllocateResponse:
+        """The call alone, with these devices."""
+        wish = pb.ContainerAllocateRequest(devices_ids=devices)
+        request = pb.AllocateRequest(container_requests=[wish])
+        answer = self._plugins[resource].stub.Allocate(request, timeout=10)
+        return answer.container_responses[0]
 
     def _choose(self, plugin: _Plugin, resource: str, count: int) -> Sequence[str]:
         free = [d for d, ok in plugin.devices.items() if ok and d not in self.held(resource)]

@@ -33,6 +33,10 @@ class Server(ThreadingHTTPServer):
         """The GPUNode's status, by whomever it was written last."""
         self.node_uid = "uid-node"
         """Of the Kubernetes node; empty: there is none."""
+        self.answering = threading.Event()
+        """While it is not set, calls are taken and not answered."""
+        self.answering.set()
+        self.unanswered = 0
         self.connections: list[socket.socket] = []
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -42,6 +46,7 @@ class Server(ThreadingHTTPServer):
         return accepted
 
     def crash(self) -> None:
+        self.answering.set()
         self.shutdown()
         self.server_close()
         for connection in self.connections:
@@ -104,6 +109,9 @@ class Handler(BaseHTTPRequestHandler):
         return decoded
 
     def answer(self, status: int, body: dict[str, Any]) -> None:
+        if not self.server.answering.is_set():
+            self.server.unanswered += 1
+            self.server.answering.wait()
         content = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(content)))

@@ -4,6 +4,7 @@ On the second node; `nodeplugin` starts the plugin there.
 """
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
 NODE = NODES[1]
 GPUS, SLICES = 16, 288
+STATUS_SECONDS = 1.0
+"""`nodeStatusUpdateFrequency` of this cluster's kubelets."""
 NAMESPACE = "deviceplugin-test"
 LOOK = """
 import fcntl, json, os, pathlib, struct, time
@@ -103,7 +106,19 @@ def said(cluster: Cluster, name: str) -> dict[str, Any]:
 
 
 def test_sixteen_gpus_of_288_slices_stand_in_the_nodes_status(plugin: NodePlugin) -> None:
-    until(lambda: plugin.slices() == full(), seconds=20)
+    """Soon after the plugin is there: what it registers is counted at the next status."""
+    plugin.kill()
+    until(lambda: not any(plugin.slices().values()), seconds=30)
+    begin = time.time()  # the clock of the plugin's log
+    plugin.start()
+
+    def registered() -> list[float]:
+        return [at for _, at in plugin.registered() if at > begin]
+
+    until(lambda: len(registered()) == GPUS, seconds=30)
+    until(lambda: plugin.slices() == full(), seconds=20, pause=0.02)
+    took = time.time() - max(registered())
+    assert took <= STATUS_SECONDS + 2
     assert plugin.slices("capacity") == full()
 
 

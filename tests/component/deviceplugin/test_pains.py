@@ -6,14 +6,13 @@ By number of `docs/deviceplugin.md`, which names the reports; details are in the
 from pathlib import Path
 
 import pytest
+from deviceprocess import Process
 from devicerig import Rig, until
-from fakekubelet import UnexpectedAdmissionError
+from fakekubelet import Kubelet, UnexpectedAdmissionError, running
 from fakenvml import machine as fake
 from sojourn_api import arbiter, names
 from sojourn_api.arbiter_page import Page
 from sojourn_api.arbiter_watch import Watch
-from sojourn_deviceplugin.facts import GpuFacts, NodeFacts
-from sojourn_deviceplugin.health import Situation, State, condemn, judge
 
 GPU0, GPU1 = names.gpu_resource(0), names.gpu_resource(1)
 GIB = 1024**3
@@ -30,12 +29,16 @@ def test_1_an_unhealthy_gpu_recovers_by_rule_without_a_restart_of_the_plugin(rig
     assert rig.plugin is plugin
 
 
-@pytest.mark.parametrize(("xid", "stays"), [(94, True), (109, False), (31, True), (140, False)])
-def test_2_xids_mean_what_the_vendors_catalogue_says(xid: int, stays: bool) -> None:  # noqa: FBT001
-    facts = GpuFacts(uuid="GPU-1")
-    now = Situation(node=NodeFacts(gpus=(facts,), session=1), boot="b", probes=3)
-    _, verdict = judge(condemn(State(), [xid], now), facts, now)
-    assert verdict.healthy is stays
+@pytest.mark.parametrize("fatal", [109, 140])
+def test_2_xids_mean_what_the_vendors_catalogue_says(rig: Rig, fatal: int) -> None:
+    """94 and 31 ask to restart an application, 109 and 140 to reset the GPU."""
+    plugin = rig.ready()
+    lists = rig.kubelet.lists(GPU0)
+    for number in (94, 31, fatal):
+        rig.machine.xid(0, number)
+    until(lambda: rig.sick(0))
+    assert plugin.node.offer(0).verdict.reason == f"Xid{fatal}"
+    assert rig.kubelet.lists(GPU0) == lists + 1, "the others condemned nothing"
 
 
 def test_3_a_zombie_driver_gives_no_storm_of_pods(rig: Rig) -> None:
@@ -66,8 +69,13 @@ def test_5_a_mig_gpu_without_instances_has_no_capacity_at_all(rig: Rig) -> None:
     rig.ready()
     rig.machine.set(0, mig={"mode": 1, "instances": []})
     until(lambda: rig.kubelet.capacity(GPU0) == 0)
+    part = {"id": 1, "uuid": "MIG-1", "profile": "1g", "start": 0}
+    rig.machine.set(0, mig={"mode": 1, "instances": [part]})
+    small = names.mig_resource("1g.10gb")
+    until(lambda: rig.kubelet.allocatable(small) == 1)
+    assert rig.kubelet.capacity(GPU0) == 0, "nothing is counted twice"
     rig.machine.set(0, mig={"mode": 0})
-    until(lambda: rig.kubelet.allocatable(GPU0) == 79)
+    until(lambda: rig.kubelet.allocatable(GPU0) == 79 and rig.kubelet.capacity(small) == 0)
 
 
 def test_6_slices_differ_by_model_and_never_cross_gpus(rig: Rig) -> None:
@@ -121,7 +129,24 @@ def test_9_pods_that_ask_for_nothing_are_given_nothing(rig: Rig) -> None:
     assert not given.devices  # none on this machine
 
 
-def test_10_a_library_that_comes_late_is_found_without_a_restart(rig: Rig) -> None:
+def test_10_a_library_that_comes_late_is_found_without_a_restart(short: Path) -> None:
+    """As a driver's container installs it, beside a plugin that runs already."""
+    folder = short / "lib"
+    folder.mkdir()
+    library = folder / fake.LIBRARY
+    library.touch()
+    with running(Kubelet(short)) as kubelet:
+        process = Process(short, library, kubelet)
+        process.start()
+        assert process.get(names.PATH_HEALTH) == "ok\n"
+        assert "NVML cannot be initialised" in process.run("--check").stdout
+        assert not kubelet.knows(GPU0)
+        fake.build(short).replace(library)
+        until(lambda: kubelet.allocatable(GPU0) == 79)
+        process.kill()
+
+
+def test_10_a_driver_that_is_loaded_late_is_taken_up_as_well(rig: Rig) -> None:
     rig.machine.error = "DRIVER_NOT_LOADED"
     plugin = rig.start()
     until(lambda: plugin._reader.latest().error.startswith("NVML cannot be initialised"))

@@ -82,6 +82,25 @@ def test_it_works_while_the_api_server_is_away_and_catches_up(rig: Rig, server: 
     again.crash()
 
 
+def test_silence_of_api_server_and_kubelet_holds_up_neither_allocations_nor_health(
+    rig: Rig, server: Server
+) -> None:
+    start(rig, server)
+    until(lambda: server.status().get("slicesFree") == 79)
+    server.answering.clear()
+    rig.kubelet.answering.clear()
+    asked = rig.kubelet.listings
+    until(lambda: server.unanswered and rig.kubelet.listings > asked)
+    for n in range(20):
+        rig.kubelet.admit(f"s-{n}", {GPU0: 1})
+    rig.machine.xid(0, 62)
+    until(lambda: rig.sick(0))
+    assert server.status()["healthyGpus"] == 1, "nobody has been told yet"
+    server.answering.set()
+    rig.kubelet.answering.set()
+    until(lambda: server.status()["healthyGpus"] == 0)
+
+
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/team/leases/sojourn-gpunode-node"
 
 

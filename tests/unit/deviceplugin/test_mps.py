@@ -1,5 +1,6 @@
 """What an MPS client is told, and whether a daemon is there at all."""
 
+import contextlib
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -37,6 +38,18 @@ def test_a_daemon_is_there_while_it_listens(short: Path, kind: socket.SocketKind
         assert mps.answers(short)
     assert (short / mps.CONTROL).exists()
     assert not mps.answers(short)
+
+
+def test_a_daemon_that_hangs_is_none_and_holds_nobody_up(short: Path) -> None:
+    """It takes no calls any more, and its queue is full."""
+    with socket.socket(socket.AF_UNIX) as daemon, contextlib.ExitStack() as queue:
+        daemon.bind(str(short / mps.CONTROL))
+        daemon.listen(0)
+        while mps.answers(short):
+            waiting = queue.enter_context(socket.socket(socket.AF_UNIX))
+            waiting.settimeout(0)
+            with contextlib.suppress(BlockingIOError):
+                waiting.connect(str(short / mps.CONTROL))
 
 
 def test_a_client_is_held_to_its_slices() -> None:

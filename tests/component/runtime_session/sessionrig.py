@@ -237,14 +237,15 @@ class Rig:
     cut_off: dict[str, Any] = field(default_factory=dict)
     """What a kill would leave as the last word of a pause that takes long."""
     _over: threading.Event = field(default_factory=threading.Event)
-    _serving: threading.Event = field(default_factory=threading.Event)
+    _begun: threading.Event = field(default_factory=threading.Event)
+    """It serves, or it has ended before."""
 
     def start(self, *, gate: threading.Event | None = None, wait: bool = True) -> Session:
         """A new session on the folder; `gate` keeps the model from opening."""
         model = self.model()
         self.ending = None
         self._over.clear()
-        self._serving.clear()
+        self._begun.clear()
         config = Config(
             name="toy",
             model_name="toy",
@@ -273,12 +274,13 @@ class Rig:
             config,
             open_model=open_model,
             ended=self._ended,
-            serving=self._serving.set,
+            serving=self._begun.set,
             overdue=self.cut_off.update,
         )
         self.session.start()
         if wait:
-            assert self._until_serving(), self.ending
+            self._begun.wait()
+            assert self.ending is None or self.ending.paused, self.ending
         return self.session
 
     def model(self) -> Model:
@@ -299,12 +301,6 @@ class Rig:
             context_length=self.context_length,
         )
 
-    def _until_serving(self) -> bool:
-        while not self._serving.wait(0.05):
-            if self._over.is_set():
-                return self._serving.is_set()
-        return True
-
     def until(self, condition: Callable[[], Any]) -> None:
         """Wait for what other threads bring about."""
         deadline = time.monotonic() + 30
@@ -315,6 +311,7 @@ class Rig:
     def _ended(self, ending: Ending) -> None:
         self.ending = ending
         self._over.set()
+        self._begun.set()
 
     def killed(self, copy: Path) -> None:
         """Copy what a kill would leave, while the engine stands and the saver has come to rest."""

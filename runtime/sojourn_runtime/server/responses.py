@@ -133,6 +133,14 @@ class Responses:
         self, http: web.Request, response: Response, stream: Stream | None, *, after: int
     ) -> web.StreamResponse:
         """The events behind number `after`: those that were, then those that come."""
+        running = response.ending is None and stream is not None
+        past = [] if running else list(events.replay(response, self._book.parts(response)))
+        if past and after > past[-1].sequence:
+            message = (
+                f"'starting_after' is {after}, and the last event of this response is"
+                f" {past[-1].sequence}."
+            )
+            raise invalid(message, param="starting_after")
         out = EventStream(http)
         follower = self._book.follower(response.id)
 
@@ -144,13 +152,13 @@ class Responses:
             )
 
         try:
-            if response.ending is None and stream is not None:
+            if stream is not None and running:
                 await send(events.opening(response))
                 await self._follow(out, response, stream, after=after)
                 response = await self._book.ended(response.id, follower)
                 await send(events.closing(response, self._book.said(response)))
             else:
-                await send(events.replay(response, self._book.parts(response)))
+                await send(past)
         except StreamClosed:
             await out.comment(names.STREAM_PAUSED)
         await out.close()

@@ -88,13 +88,22 @@ async def test_a_background_response_is_queued_polled_and_done(
     assert (polled.status, polled.output_text) == ("completed", "All is well.")
 
 
-@pytest.mark.parametrize("after", [-1, 0, 3, 4, 5, 9, 20, 21, 99])
+@pytest.mark.parametrize("after", [-1, 0, 3, 4, 5, 9, 20, 21])
 async def test_a_stream_is_attached_again_behind_a_number(client: AsyncOpenAI, after: int) -> None:
     stream = await client.responses.create(model=MODEL, input="Hi", background=True, stream=True)
     whole = [event async for event in stream]
     assert whole[0].type == "response.created"
     again = await client.responses.retrieve(whole[0].response.id, stream=True, starting_after=after)
     assert [event async for event in again] == whole[after + 1 :]
+
+
+async def test_a_number_beyond_the_last_event_is_refused(client: AsyncOpenAI) -> None:
+    stream = await client.responses.create(model=MODEL, input="Hi", background=True, stream=True)
+    whole = [event async for event in stream]
+    assert whole[0].type == "response.created"
+    last = whole[-1].sequence_number
+    with pytest.raises(openai.BadRequestError, match=f"last event of this response is {last}"):
+        await client.responses.retrieve(whole[0].response.id, stream=True, starting_after=last + 1)
 
 
 async def test_a_running_stream_is_attached_again_from_what_was(

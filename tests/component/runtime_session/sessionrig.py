@@ -280,7 +280,7 @@ class Rig:
         self.session.start()
         if wait:
             self._begun.wait()
-            assert self.ending is None or self.ending.paused, self.ending
+            assert not self._failed(), self.ending
         return self.session
 
     def model(self) -> Model:
@@ -307,6 +307,9 @@ class Rig:
         while not condition():
             assert time.monotonic() < deadline
             time.sleep(0.005)
+
+    def _failed(self) -> bool:
+        return self.ending is not None and not self.ending.paused
 
     def _ended(self, ending: Ending) -> None:
         self.ending = ending

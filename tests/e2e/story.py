@@ -135,6 +135,7 @@ def _chat(tale: Narrator, steps: Steps, facts: Facts) -> None:
 
 def _gold_comes(tale: Narrator, steps: Steps, facts: Facts) -> None:
     tale.begin("A Gold session fits nowhere: a Silver one is paused for it")
+    tale.say("Gold is promised a share of 2500, which an H100 alone has, and Silver runs there")
     with facts.timed("Gold applied to Gold Ready"):
         with facts.timed("Gold applied to Silver paused and saved"):
             steps.apply_session(GOLD, "gold")
@@ -173,8 +174,9 @@ def _gold_goes(tale: Narrator, steps: Steps) -> None:
 
 def _drain(tale: Narrator, steps: Steps, facts: Facts) -> None:
     tale.begin("A node is drained while a response runs on it")
-    steps.delete(facts.other)
     seed = SEED + 1
+    tale.say(f"{facts.other} is deleted; {facts.victim} begins a third response, with seed {seed}")
+    steps.delete(facts.other)
     (facts.readings[seed],) = steps.begin_together(
         facts.victim, tokens=TOKENS, seeds=(seed,), read=20
     )
@@ -200,12 +202,10 @@ def _compare(tale: Narrator, facts: Facts, place: Place) -> None:
         control_runtime(place.weights, Path(folder), model_name=MODEL) as base,
     ):
         client = conversation.client_of(base, "no key is set there")
-        facts.runs = tuple(
-            Run(seed, reading, conversation.whole(client, MODEL, tokens=TOKENS, seed=seed))
-            for seed, reading in facts.readings.items()
-        )
-    for run in facts.runs:
-        tale.say(run.verdict())
+        for seed, reading in facts.readings.items():
+            control = conversation.whole(client, MODEL, tokens=TOKENS, seed=seed)
+            facts.runs += (Run(seed, reading, control),)
+            tale.say(facts.runs[-1].verdict())
 
 
 def _on_the_larger_gpu(steps: Steps) -> str:

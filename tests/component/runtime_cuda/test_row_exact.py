@@ -48,6 +48,15 @@ def kv_of(runner: Runner, blocks: Sequence[int] = BLOCKS, length: int = LENGTH) 
     return found.transpose(0, 4, 1, 2, 3, 5).reshape(len(blocks) * 64, -1)[:length].tobytes()
 
 
+def fill(blocks: Sequence[int], *runners: Runner) -> None:
+    """Random KV, in all of them the same."""
+    random = np.random.default_rng(2)
+    for block in blocks:
+        values = random.normal(size=runners[0].block_bytes // 2).astype(np.float32)
+        for runner in runners:
+            runner.kv[block] = to_bf16(values).view(np.uint8)
+
+
 @pytest.mark.parametrize("cuts", [[37], [63, 65, 69], [1, 2, 3, 64]])
 def test_chunks_equal_one_pass(new_runner: NewRunner, tokens: list[int], cuts: list[int]) -> None:
     whole, cut = new_runner(layers=2), new_runner(layers=2)
@@ -86,10 +95,8 @@ def test_a_position_behind_several_splits_does_not_depend_on_its_chunk(
 ) -> None:
     """Position 512 has two splits, 511 one, in one tile of attention."""
     whole, cut = new_runner(num_blocks=9), new_runner(num_blocks=9)
-    blocks, random = range(9), np.random.default_rng(2)
-    for block in blocks:
-        values = random.normal(size=whole.block_bytes // 2).astype(np.float32)
-        whole.kv[block] = cut.kv[block] = to_bf16(values).view(np.uint8)
+    blocks = range(9)
+    fill(blocks, whole, cut)
     expected = in_chunks(whole, tokens, [], blocks=blocks, begin=508, length=516)
     stepped = in_chunks(cut, tokens, [510, 511, 512, 513], blocks=blocks, begin=508, length=516)
     assert stepped.tobytes() == expected.tobytes()
@@ -107,21 +114,18 @@ def test_groups_of_a_small_workspace_change_nothing(
 
 @pytest.mark.parametrize("size", [2, 8, 33])
 def test_batched_decode_equals_alone(new_runner: NewRunner, tokens: list[int], size: int) -> None:
-    """Sequences of different lengths, in batches that are filled up and alone."""
+    """Sequences of different lengths, in batches that are filled up and alone; what their KV is does
+    not matter.
+    """
     together, alone = new_runner(num_blocks=2 * size), new_runner(num_blocks=2 * size)
-    prompts = [
-        Segment(tokens[n : n + 1 + 3 * n % 67], 0, (2 * n, 2 * n + 1), "none") for n in range(size)
-    ]
-    for runner in (together, alone):
-        forward(runner, *prompts)
-    steps = [Segment([tokens[n]], len(p.tokens), p.blocks) for n, p in enumerate(prompts)]
+    fill(range(2 * size), together, alone)
+    steps = [Segment([tokens[n]], 1 + 3 * n % 67, (2 * n, 2 * n + 1)) for n in range(size)]
     batched = forward(together, *steps)
     some = sorted({0, 1, size // 2, size - 1})
     single = [forward(alone, steps[number]) for number in some]
     assert batched[some].tobytes() == np.concatenate(single).tobytes()
     for number in some:
-        mine = prompts[number].blocks
-        length = len(prompts[number].tokens) + 1
+        mine, length = steps[number].blocks, steps[number].start + 1
         assert kv_of(together, mine, length) == kv_of(alone, mine, length)
 
 

@@ -33,12 +33,14 @@ help:  ## this list
 demo: $(if $(OWN_CLUSTER),,root) setup  ## the whole story on a local Kubernetes (KEEP=1 leaves it up; KUBECONFIG=... VALUES=... uses yours)
 	@$(BIN)/python tests/e2e/demo.py $(if $(KEEP),--keep) $(OWN_CLUSTER)
 
-# Most of a cluster's test is waiting: three workers keep two cores busy.
+# Most of a cluster's test is waiting: three workers keep two cores busy. Bytecode is kept whatever the
+# shell says: to import torch without it costs each of some dozen processes 6 s of CPU instead of 3.
 test: root setup torch peer check-static cluster-build  ## everything: static checks and all test levels
-	@$(BIN)/python -m pytest -m 'not gpu' -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m 'not gpu' -n 3 --dist loadfile --no-loadscope-reorder \
+	  $(PYTEST_ARGS)
 
 check: setup check-static  ## the quick loop: format, lint, types, layers, unit tests
-	@$(BIN)/python -m pytest tests/unit -q -m 'not torch and not gpu' -n 2 -rs
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest tests/unit -q -m 'not torch and not gpu' -n 2 -rs
 
 check-static:
 	@$(BIN)/ruff format --check .

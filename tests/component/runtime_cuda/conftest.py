@@ -79,7 +79,7 @@ def random_tensors(config: ModelConfig) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def new_runner() -> Iterator[Callable[..., CudaRunner]]:
     """Opens runners over a tiny model with `changes` to its config."""
     opened: list[CudaRunner] = []

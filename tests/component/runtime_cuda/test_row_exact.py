@@ -12,6 +12,7 @@ from sojourn_runtime.model.protocol import INTERRUPTED, Interrupted, Runner, Seg
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]  # an interpreter takes its time
 NewRunner = Callable[..., Any]
+Pass = tuple[npt.NDArray[np.float32], bytes]
 BLOCKS = (7, 3)
 LENGTH = 70
 
@@ -57,14 +58,23 @@ def fill(blocks: Sequence[int], *runners: Runner) -> None:
             runner.kv[block] = to_bf16(values).view(np.uint8)
 
 
+@pytest.fixture(scope="module")
+def one_pass(new_runner: NewRunner, tokens: list[int]) -> Pass:
+    """Logits and KV of all tokens at once, in two layers."""
+    runner = new_runner(layers=2)
+    logits = in_chunks(runner, tokens, [])
+    assert np.isfinite(logits).all()
+    assert logits.std() > 0.1
+    return logits, kv_of(runner)
+
+
 @pytest.mark.parametrize("cuts", [[37], [63, 65, 69], [1, 2, 3, 64]])
-def test_chunks_equal_one_pass(new_runner: NewRunner, tokens: list[int], cuts: list[int]) -> None:
-    whole, cut = new_runner(layers=2), new_runner(layers=2)
-    expected = in_chunks(whole, tokens, [])
-    assert np.isfinite(expected).all()
-    assert expected.std() > 0.1
-    assert in_chunks(cut, tokens, cuts).tobytes() == expected.tobytes()
-    assert kv_of(cut) == kv_of(whole)
+def test_chunks_equal_one_pass(
+    new_runner: NewRunner, tokens: list[int], one_pass: Pass, cuts: list[int]
+) -> None:
+    cut = new_runner(layers=2)
+    assert in_chunks(cut, tokens, cuts).tobytes() == one_pass[0].tobytes()
+    assert kv_of(cut) == one_pass[1]
 
 
 @pytest.mark.parametrize("head_dim", [32, 64, 80, 96, 128])
@@ -73,8 +83,9 @@ def test_decode_equals_prefill_for_every_head_size(
 ) -> None:
     shape = {"head_dim": head_dim, "hidden": 80}
     whole, cut = new_runner(**shape), new_runner(**shape)
-    expected = in_chunks(whole, tokens, [], length=66)
-    stepped = in_chunks(cut, tokens, range(62, 66), length=66)
+    fill(BLOCKS, whole, cut)
+    expected = in_chunks(whole, tokens, [], begin=46, length=66)  # two tiles of attention
+    stepped = in_chunks(cut, tokens, range(62, 66), begin=46, length=66)
     assert stepped.tobytes() == expected.tobytes()
     assert kv_of(cut, length=66) == kv_of(whole, length=66)
 
@@ -86,8 +97,9 @@ def test_the_kin_is_row_exact_too(
     new_runner: NewRunner, tokens: list[int], kin: dict[str, Any]
 ) -> None:
     whole, cut = new_runner(**kin), new_runner(**kin)
-    expected = in_chunks(whole, tokens, [], length=LENGTH)
-    assert in_chunks(cut, tokens, [33, 69], length=LENGTH).tobytes() == expected.tobytes()
+    fill(BLOCKS, whole, cut)
+    expected = in_chunks(whole, tokens, [], begin=33)  # two or three tiles
+    assert in_chunks(cut, tokens, [50, 69], begin=33).tobytes() == expected.tobytes()
 
 
 def test_a_position_behind_several_splits_does_not_depend_on_its_chunk(
@@ -107,16 +119,16 @@ def test_groups_of_a_small_workspace_change_nothing(
 ) -> None:
     from sojourn_runtime.model.cuda import ops  # noqa: PLC0415 - imports torch
 
-    expected = in_chunks(new_runner(), tokens, [])
-    monkeypatch.setattr(ops, "WORKSPACE_BYTES", 40 * 4 * 3 * 34)
-    assert in_chunks(new_runner(), tokens, []).tobytes() == expected.tobytes()
+    whole, grouped = new_runner(), new_runner()
+    fill(BLOCKS, whole, grouped)
+    expected = in_chunks(whole, tokens, [], begin=46)
+    monkeypatch.setattr(ops, "WORKSPACE_BYTES", 20 * 4 * 3 * 34)  # of 20 rows: a tile, then another
+    assert in_chunks(grouped, tokens, [], begin=46).tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("size", [2, 8, 33])
 def test_batched_decode_equals_alone(new_runner: NewRunner, tokens: list[int], size: int) -> None:
-    """Sequences of different lengths, in batches that are filled up and alone; what their KV is does
-    not matter.
-    """
+    """Sequences of different lengths over any KV, in batches that are filled up and alone."""
     together, alone = new_runner(num_blocks=2 * size), new_runner(num_blocks=2 * size)
     fill(range(2 * size), together, alone)
     steps = [Segment([tokens[n]], 1 + 3 * n % 67, (2 * n, 2 * n + 1)) for n in range(size)]
@@ -131,8 +143,7 @@ def test_batched_decode_equals_alone(new_runner: NewRunner, tokens: list[int], s
 
 def test_prefill_beside_decode_equals_alone(new_runner: NewRunner, tokens: list[int]) -> None:
     mixed, alone = new_runner(), new_runner()
-    for runner in (mixed, alone):
-        forward(runner, Segment(tokens[:70], 0, (0, 1), "none"))
+    fill((0, 1), mixed, alone)
     decode, prefill = Segment([5], 70, (0, 1)), Segment(tokens[100:170], 0, (2, 3), "all")
     both = forward(mixed, decode, prefill)
     apart = [forward(alone, decode), forward(alone, prefill)]
@@ -141,10 +152,13 @@ def test_prefill_beside_decode_equals_alone(new_runner: NewRunner, tokens: list[
 
 def test_stale_bytes_in_blocks_do_not_matter(new_runner: NewRunner, tokens: list[int]) -> None:
     clean, stale = new_runner(), new_runner()
-    for block in BLOCKS:
-        stale.kv[block] = np.full(stale.block_bytes, 0xFF, np.uint8)  # every bf16 a NaN
-    expected = in_chunks(clean, tokens, [], length=LENGTH)
-    assert in_chunks(stale, tokens, [69], length=LENGTH).tobytes() == expected.tobytes()
+    fill(BLOCKS, clean, stale)
+    for block, first in zip(BLOCKS, (46, 0), strict=True):
+        kv = stale.kv[block].copy()
+        kv.reshape(-1, 64, 2 * stale.config.head_dim)[:, first:] = 0xFF  # every bf16 a NaN
+        stale.kv[block] = kv
+    expected = in_chunks(clean, tokens, [], begin=46)
+    assert in_chunks(stale, tokens, [69], begin=46).tobytes() == expected.tobytes()
 
 
 def test_a_pass_stops_within_four_layers(new_runner: NewRunner) -> None:

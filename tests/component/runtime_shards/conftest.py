@@ -25,14 +25,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("model"), num_hidden_layers=4, **changes)
 
 
-@pytest.fixture
-def new_pod(tmp_path: Path, model: Path) -> Iterator[NewPod]:
+@pytest.fixture(scope="module")
+def new_pod(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[NewPod]:
     """`new_pod(shards)`: on a store of its own, killed at the end."""
     made: list[Pod] = []
 
     def make(shards: int, *flags: str) -> Pod:
-        folder = tmp_path / f"pod-{len(made)}"
-        folder.mkdir()
+        folder = tmp_path_factory.mktemp("pod")
         made.append(Pod(model, folder, ("--shards", str(shards), *flags), seconds=SECONDS))
         return made[-1]
 

@@ -35,12 +35,13 @@ demo: $(if $(OWN_CLUSTER),,root) setup  ## the whole story on a local Kubernetes
 
 # Most of a cluster's test is waiting: three workers keep two cores busy. Bytecode is kept whatever the
 # shell says: to import torch without it costs each of some dozen processes 6 s of CPU instead of 3.
+# Threads of numpy's products would wait for each other, spinning: tiny matrices, and more workers than cores.
 test: root setup torch peer check-static cluster-build  ## everything: static checks and all test levels
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m 'not gpu' -n 3 --dist loadfile --no-loadscope-reorder \
-	  $(PYTEST_ARGS)
+	@PYTHONDONTWRITEBYTECODE= OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not gpu' -n 3 --dist loadfile \
+	  --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: setup check-static  ## the quick loop: format, lint, types, layers, unit tests
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest tests/unit -q -m 'not torch and not gpu' -n 2 -rs
+	@PYTHONDONTWRITEBYTECODE= OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest tests/unit -q -m 'not torch and not gpu' -n 2 -rs
 
 check-static:
 	@$(BIN)/ruff format --check .

@@ -26,9 +26,11 @@ pytestmark = pytest.mark.timeout(600)
 NewPod = Callable[..., Pod]
 
 
-def body(*, seed: int | None, text: str = "Tell me a story about a dog.") -> dict[str, Any]:
+def body(
+    *, seed: int | None, text: str = "Tell me a story about a dog.", tokens: int = 120
+) -> dict[str, Any]:
     how = {"temperature": 0} if seed is None else {"temperature": 0.8, "seed": seed}
-    return {"input": text, "max_output_tokens": 120, "background": True, "stream": False} | how
+    return {"input": text, "max_output_tokens": tokens, "background": True, "stream": False} | how
 
 
 def whole(pod: Pod, **request: Any) -> list[Delta]:
@@ -93,7 +95,7 @@ def test_a_pause_in_the_middle_of_a_prefill_changes_nothing(
 ) -> None:
     pod = new_pod("paused")
     pod.start()
-    response = pod.post("/v1/responses", **body(seed=seed, text=LONG))["id"]
+    response = pod.post("/v1/responses", **body(seed=seed, text=LONG, tokens=30))["id"]
     pod.until(lambda: pod.status()["unsavedBytes"] > 0, "in the prefill")
     words = pod.pause()
     assert 0 < words["snapshot"]["tokens"] < 1000
@@ -102,7 +104,7 @@ def test_a_pause_in_the_middle_of_a_prefill_changes_nothing(
     assert pod.status()["resumed"]["recomputedTokens"] == 0
     startup = pod.status()["startup"]
     assert 0 < startup["listeningMs"] <= startup["loadedMs"] <= startup["servingMs"]
-    again = pod.post("/v1/responses", **body(seed=seed, text=LONG))["id"]
+    again = pod.post("/v1/responses", **body(seed=seed, text=LONG, tokens=30))["id"]
     check(found, list(pod.deltas(again)))
 
 

@@ -19,7 +19,6 @@ from sojourn_operator.seen.world import World
 from sojourn_operator.session import life, orders
 from sojourn_operator.session.note import Note, Subject
 from sojourn_operator.session.quiet import Quiet
-from sojourn_operator.session.remedies import remedied
 from sojourn_operator.session.scene import Scene, Step
 
 
@@ -81,10 +80,7 @@ class Executor:
         """Say what keeps a session from starting, unless it runs."""
         if orders.is_placed(session):
             return
-        subject = Subject.of("LLMSession", session.meta)
-        once = str(session.meta.generation)
-        text = f"{trouble.reason}: {remedied(trouble.reason, trouble.message)}"
-        note = Note(subject, reasons.EVENT_REJECTED, text, once_per=once, warning=True)
+        note = orders.rejected(session, reason=trouble.reason, message=trouble.message)
         self._teller.tell(note, now=now)
         status = orders.waiting(session, reason=trouble.reason, message=trouble.message, now=now)
         self._hands.write_status(session, status)
@@ -156,10 +152,7 @@ class Executor:
     def _wait(self, session: Session, *, reason: str, message: str, now: float) -> None:
         if orders.is_placed(session):
             return
-        if reason in orders.FOR_ROOM:
-            subject = Subject.of("LLMSession", session.meta)
-            once = str(session.status.epoch)
-            note = Note(subject, reasons.WAITING_FOR_ROOM, message, once_per=once, same="")
+        if note := orders.begins_to_wait(session, reason=reason, message=message):
             self._teller.tell(note, now=now)
         status = orders.waiting(session, reason=reason, message=message, now=now)
         if self._hands.write_status(session, status):

@@ -16,10 +16,12 @@ from sojourn_operator.plan import actions
 from sojourn_operator.session import pacing
 from sojourn_operator.session.life import where
 from sojourn_operator.session.note import Note, Subject
-from sojourn_operator.session.remedies import not_ready
+from sojourn_operator.session.remedies import not_ready, remedied
 
 FOR_ROOM = frozenset({actions.NO_ROOM, actions.ROOM_IS_FREED})
 """Reasons of the plan that a user knows as waiting for room."""
+FOR_SOMEONE = frozenset({actions.NO_GPU, actions.QUOTA})
+"""Reasons of the plan to wait until somebody changes something."""
 HELD = frozenset({reasons.SUSPENDED, reasons.IDLE})
 """Pauses that end by a wish, not by free room."""
 
@@ -110,6 +112,25 @@ def waiting(session: Session, *, reason: str, message: str, now: float) -> Sessi
         verdicts.append(Verdict(PAUSED, FALSE, reasons.NOT_STARTED, "it was not started yet"))
     verdicts += _no_context(session.status)
     return conditions.judged(session.status, *verdicts, generation=session.meta.generation, now=now)
+
+
+def begins_to_wait(session: Session, *, reason: str, message: str) -> Note | None:
+    """The event of a reason to wait: once for each start, whatever numbers change meanwhile."""
+    if reason in FOR_SOMEONE:
+        return rejected(session, reason=reason, message=message)
+    if reason not in FOR_ROOM:
+        return None
+    subject, once = Subject.of("LLMSession", session.meta), str(session.status.epoch)
+    return Note(subject, reasons.WAITING_FOR_ROOM, message, once_per=once, same="")
+
+
+def rejected(session: Session, *, reason: str, message: str) -> Note:
+    """What only a change by somebody ends: once for each spec and start."""
+    subject = Subject.of("LLMSession", session.meta)
+    once = f"{session.meta.generation}.{session.status.epoch}"
+    text = f"{reason}: {remedied(reason, message)}"
+    event = reasons.EVENT_REJECTED
+    return Note(subject, event, text, once_per=once, warning=True, same=reason)
 
 
 def unread_wake(session: Session) -> Note | None:

@@ -39,6 +39,7 @@ CALM = frozenset({reasons.RUNNING, reasons.NOT_STARTED, conditions.PENDING})
 GONE: Final = frozenset({"SnapshotMissing", "SnapshotCorrupt"})
 """Failures that a runtime reports of the saved context itself; after all others it is intact."""
 _EMPTY = Verdict(CONTEXT_SAVED, TRUE, reasons.EMPTY, "there was no context to save")
+NO_TRAFFIC: Final = Verdict(TARGET_MET, UNKNOWN, reasons.NO_TRAFFIC, "the session does not run")
 OUT_OF_MEMORY: Final = "OOMKilled"
 """The kubelet's word."""
 _NUMBERS: Final = re.compile(r"\d+")
@@ -329,9 +330,8 @@ def _failure(scene: Scene, reason: str, message: str, *, retry: bool) -> Failure
 
 
 def _judged(scene: Scene, status: SessionStatus, *verdicts: Verdict) -> SessionStatus:
-    idle = Verdict(TARGET_MET, UNKNOWN, reasons.NO_TRAFFIC, "the session does not run")
     generation = scene.session.meta.generation
-    return conditions.judged(status, idle, *verdicts, generation=generation, now=scene.now)
+    return conditions.judged(status, NO_TRAFFIC, *verdicts, generation=generation, now=scene.now)
 
 
 def _named(scene: Scene, ref: SnapshotRef | None) -> SnapshotRef | None:

@@ -10,7 +10,7 @@ from sojourn_api.names import CONTEXT_SAVED, PAUSED, PLACED, READY, TARGET_MET
 from sojourn_api.objects import SessionPlacement, SessionStatus, SnapshotPolicy
 
 from sojourn_operator import clock, reasons
-from sojourn_operator.act import purges
+from sojourn_operator.act import purges, services
 from sojourn_operator.act import status as conditions
 from sojourn_operator.act.status import FALSE, TRUE, UNKNOWN, Verdict
 from sojourn_operator.plan.words import counted
@@ -23,9 +23,20 @@ from sojourn_operator.session.scene import Doubt, Scene, Step
 
 def look(scene: Scene) -> Step:
     """The next step of this session."""
+    scene = _with_its_address(scene)
     placed = conditions.of(scene.status, PLACED)
     step = _placed(scene, reason=placed.reason) if placed.status == TRUE else _unplaced(scene)
     return _with_leftovers(scene, step)
+
+
+def _with_its_address(scene: Scene) -> Scene:
+    """The endpoint follows from the session's name, whatever somebody has written there."""
+    session = scene.session
+    own = services.endpoint(session) if session.status.epoch else ""
+    if session.status.endpoint == own:
+        return scene
+    status = dataclasses.replace(session.status, endpoint=own)
+    return dataclasses.replace(scene, session=dataclasses.replace(session, status=status))
 
 
 def where(placement: SessionPlacement) -> str:

@@ -13,7 +13,7 @@ from sojourn_operator.act import services
 from sojourn_operator.act import status as conditions
 from sojourn_operator.act.status import FALSE, TRUE, Verdict
 from sojourn_operator.plan import actions
-from sojourn_operator.session import pacing
+from sojourn_operator.session import ending, pacing
 from sojourn_operator.session.life import where
 from sojourn_operator.session.note import Note, Subject
 from sojourn_operator.session.remedies import not_ready, remedied
@@ -55,6 +55,7 @@ def placed(
         Verdict(PLACED, TRUE, reasons.PLACING, f"on {place}; {message}" if message else place),
         Verdict(PAUSED, FALSE, reasons.RUNNING, "no pause is under way"),
         *_no_context(status),
+        ending.NO_TRAFFIC,
         generation=session.meta.generation,
         now=now,
     )
@@ -106,6 +107,7 @@ def waiting(session: Session, *, reason: str, message: str, now: float) -> Sessi
     ready = not_ready(shown(reason), message, cause=reason)
     verdicts = [
         ready,
+        ending.NO_TRAFFIC,
         Verdict(PLACED, FALSE, reason, ready.message),
     ]
     if paused.reason == conditions.PENDING:

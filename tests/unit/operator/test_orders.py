@@ -3,11 +3,14 @@
 import dataclasses
 
 import pytest
+from sojourn_api.names import READY, SESSION_CONDITIONS, TARGET_MET
+from sojourn_api.objects import SessionStatus
+from sojourn_operator.act.status import PENDING, of
 from sojourn_operator.plan import actions
 from sojourn_operator.session import orders
 from sojourn_operator.session.note import Note
 
-from tests.unit.pretend_session import session
+from tests.unit.pretend_session import Pretend, place, session
 
 
 def waits(reason: str, message: str, *, generation: int = 1, epoch: int = 0) -> Note | None:
@@ -49,3 +52,39 @@ def test_waiting_for_room_is_no_warning_and_a_failed_start_has_had_its_event() -
     assert note is not None
     assert (note.reason, note.warning) == ("WaitingForRoom", False)
     assert waits(actions.BACK_OFF, "tries again in 5 s") is None
+
+
+NEW = session()
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        orders.waiting(NEW, reason=actions.NO_GPU, message="none", now=0.0),
+        orders.held_back(NEW, now=0.0),
+        orders.placed(NEW, place("node-a"), message="", now=0.0),
+    ],
+    ids=["no GPU", "suspended from birth", "placed"],
+)
+def test_a_session_that_was_looked_at_has_no_condition_left_unjudged(status: SessionStatus) -> None:
+    told = [of(status, kind) for kind in SESSION_CONDITIONS]
+    assert PENDING not in [one.reason for one in told]
+    target = of(status, TARGET_MET)
+    assert (target.reason, target.message) == ("NoTraffic", "the session does not run")
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_an_endpoint_that_somebody_wrote_is_mended_and_not_repeated(paused: bool) -> None:
+    found = Pretend()
+    found.place()
+    found.run_pods()
+    if paused:
+        found.pause()
+        found.end_pods()
+    own = found.status.endpoint
+    evil = dataclasses.replace(found.status, endpoint="http://evil")
+    found.session = dataclasses.replace(found.session, status=evil)
+    found.settle()
+    assert own == "http://chat.team.svc:8000/v1"
+    assert found.status.endpoint == own
+    assert "evil" not in of(found.status, READY).message

@@ -138,9 +138,7 @@ class Executor:
 
     def _tell_preemption(self, world: World, session: Session, action: plan.Pause) -> None:
         epoch = str(session.status.epoch)
-        victim = Subject.of("LLMSession", session.meta)
-        note = Note(victim, reasons.EVENT_PREEMPTED, action.message, once_per=epoch, warning=True)
-        self._teller.tell(note, now=world.now)
+        self._teller.tell(orders.preempted(session, action), now=world.now)
         claimant = world.sessions.get(action.by)
         if claimant is not None:
             subject = Subject.of("LLMSession", claimant.session.meta)

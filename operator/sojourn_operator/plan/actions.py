@@ -72,6 +72,8 @@ class Pause:
     by: str
     reason: str
     message: str
+    to_save: str = ""
+    """What it has yet to save when it is told to pause: true of that moment alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from sojourn_operator.plan.findroom import RoomFinder
 from sojourn_operator.plan.state import Nomination, Phase, Place, Session
 from sojourn_operator.plan.turn import SentAway, Turn
 from sojourn_operator.plan.victims import Claim
-from sojourn_operator.plan.words import asked, at, moved_for, paused_for
+from sojourn_operator.plan.words import asked, at, moved_for, paused_for, to_save
 
 UP: Final = frozenset({Phase.STARTING, Phase.RUNNING})
 PATIENCE: Final = 60.0
@@ -95,7 +95,8 @@ def house(turn: Turn) -> None:
                     victim.key,
                     by=claimant.key,
                     reason=RECLAIMED if one.reclaimed else PREEMPTED,
-                    message=paused_for(claimant, victim, options=one.options, beside=one.beside),
+                    message=paused_for(claimant, options=one.options, beside=one.beside),
+                    to_save=to_save(victim),
                 )
             )
             continue
@@ -105,7 +106,7 @@ def house(turn: Turn) -> None:
                 victim.key,
                 nomination=Nomination(place=home, victims=(), expires=expiry(turn, [victim])),
                 reason=PREEMPTED,
-                message=moved_for(claimant, victim, home),
+                message=moved_for(claimant, home),
             )
         )
     turn.sent_away.clear()

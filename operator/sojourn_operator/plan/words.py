@@ -34,9 +34,7 @@ def at(place: Place) -> str:
     return " ".join([place.node, *(f"gpu-{use.ordinal}" for use in place.gpus)])
 
 
-def paused_for(
-    claimant: Session, victim: Session, *, options: int, beside: Sequence[str] = ()
-) -> str:
+def paused_for(claimant: Session, *, options: int, beside: Sequence[str] = ()) -> str:
     """Why this victim, and who makes the room with it.
 
     `options` counts the places that were compared; without it the choice is an earlier plan's.
@@ -46,26 +44,23 @@ def paused_for(
         more = f" and {len(beside) - NAMED} more" if len(beside) > NAMED else ""
         text += f", made free with {', '.join(beside[:NAMED])}{more}"
     if options == 1:
-        text += "; the only place found"
+        text += "; no pause as cheap as this makes room elsewhere"
     elif options > 1:
-        text += f"; cheapest of {options} places"
-    return text + _unsaved(victim)
+        text += f"; the cheapest of {options} places to make room"
+    return text
 
 
-def _unsaved(victim: Session) -> str:
-    """How much of its context is saved and how much is not; nothing where no poll has told."""
+def to_save(victim: Session) -> str:
+    """What its pause has yet to save of its context; empty where no poll has told."""
     if victim.save_bytes is None:
         return ""
     saved, rest = size(victim.saved_bytes), size(victim.save_bytes)
-    return f"; of its context {saved} were saved and {rest} were not, at the last look"
+    return f"{rest} of its context are still to be saved, {saved} are saved already"
 
 
-def moved_for(claimant: Session, victim: Session, home: Place) -> str:
+def moved_for(claimant: Session, home: Place) -> str:
     """Why this one moves, and where to."""
-    return (
-        f"moved to {at(home)} for {claimant.key}, which needs {asked(claimant.request)}"
-        f"{_unsaved(victim)}"
-    )
+    return f"moved to {at(home)} for {claimant.key}, which needs {asked(claimant.request)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,14 @@ def told_to_pause(
     )
 
 
+def preempted(session: Session, pause: actions.Pause) -> Note:
+    """The event of a pause that begins for another: with what is then still to be saved."""
+    text = "; ".join(filter(None, (pause.message, pause.to_save)))
+    subject, once = Subject.of("LLMSession", session.meta), str(session.status.epoch)
+    event = reasons.EVENT_PREEMPTED
+    return Note(subject, event, text, once_per=once, warning=True, same=pause.message)
+
+
 def shown(reason: str) -> str:
     """A reason of the plan as the Ready condition has it."""
     return reasons.WAITING_FOR_ROOM if reason in FOR_ROOM else reason

@@ -74,7 +74,7 @@ def test_a_session_that_was_looked_at_has_no_condition_left_unjudged(status: Ses
 
 
 @pytest.mark.parametrize("paused", [False, True])
-def test_an_endpoint_that_somebody_wrote_is_mended_and_not_repeated(paused: bool) -> None:
+def test_an_endpoint_that_somebody_wrote_is_mended_and_not_repeated(*, paused: bool) -> None:
     found = Pretend()
     found.place()
     found.run_pods()
@@ -88,3 +88,14 @@ def test_an_endpoint_that_somebody_wrote_is_mended_and_not_repeated(paused: bool
     assert own == "http://chat.team.svc:8000/v1"
     assert found.status.endpoint == own
     assert "evil" not in of(found.status, READY).message
+
+
+def test_what_is_yet_to_be_saved_is_in_the_event_alone_and_the_same_fact_with_other_numbers() -> (
+    None
+):
+    pause = actions.Pause("team/chat", "team/golden", "Preempted", "for gold", "1 MB to be saved")
+    note = orders.preempted(NEW, pause)
+    assert (note.reason, note.message) == ("Preempted", "for gold; 1 MB to be saved")
+    later = dataclasses.replace(pause, to_save="2 MB to be saved")
+    assert fact(orders.preempted(NEW, later)) == fact(note)
+    assert orders.preempted(NEW, dataclasses.replace(pause, to_save="")).message == "for gold"

@@ -158,10 +158,8 @@ def test_gold_pauses_the_cheapest_silver_and_names_its_place_first() -> None:
     assert nominate.nomination.place.gpus[0].ordinal == 0
     assert isinstance(pause, Pause)
     assert (pause.session, pause.by, pause.reason) == ("llm/cheap", "llm/g", "Preempted")
-    assert (
-        "cheapest of 2 places; of its context 5 MB were saved and 10 bytes were not"
-        in pause.message
-    )
+    assert pause.message.endswith("; the cheapest of 2 places to make room")
+    assert pause.to_save == "10 bytes of its context are still to be saved, 5 MB are saved already"
 
 
 def test_two_victims_for_one_claimant_name_each_other_and_nothing_unknown() -> None:
@@ -170,8 +168,8 @@ def test_two_victims_for_one_claimant_name_each_other_and_nothing_unknown() -> N
     told = {one.session: one.message for one in of(Pause, actions)}
     needs = "paused for llm/g: needs 80 slices on one GPU, made free with"
     assert told == {
-        "llm/one": f"{needs} llm/two; the only place found",
-        "llm/two": f"{needs} llm/one; the only place found",
+        "llm/one": f"{needs} llm/two; no pause as cheap as this makes room elsewhere",
+        "llm/two": f"{needs} llm/one; no pause as cheap as this makes room elsewhere",
     }
 
 

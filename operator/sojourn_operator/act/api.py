@@ -68,6 +68,10 @@ class ExistsError(ConflictError):
     """What should be created is there already."""
 
 
+class TerminatingError(ApiError):
+    """Nothing can be created any more in a namespace that is being deleted."""
+
+
 class ConnectError(ConfigError):
     """There is neither a service account nor a kubeconfig that can be used, or nobody answers."""
 
@@ -274,10 +278,13 @@ def _refusal(what: str, status: int, data: bytes, *, retry_after: float) -> ApiE
     try:
         answer = json.loads(data)
         message, reason = str(answer.get("message", "")), answer.get("reason", "")
+        causes = (answer.get("details") or {}).get("causes") or []
     except ValueError:
-        message, reason = data[:200].decode(errors="replace"), ""
+        message, reason, causes = data[:200].decode(errors="replace"), "", []
     kind = {404: NotFoundError, 409: ConflictError}.get(status, ApiError)
     if (status, reason) == (409, "AlreadyExists"):
         kind = ExistsError
+    if any(cause.get("reason") == "NamespaceTerminating" for cause in causes):
+        kind = TerminatingError
     message = message or f"HTTP status {status}"
     return kind(what, status=status, message=message, retry_after=retry_after)

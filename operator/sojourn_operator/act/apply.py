@@ -5,7 +5,6 @@ the cache, and each write is fenced. Errors are the loop's to handle, except ref
 those are facts.
 """
 
-import contextlib
 import logging
 from typing import Any
 
@@ -17,7 +16,15 @@ from sojourn_operator import metrics, reasons
 from sojourn_operator.act import pods, purges, snapshots
 from sojourn_operator.act import status as conditions
 from sojourn_operator.act.addresses import Addresses
-from sojourn_operator.act.api import REFUSED, Api, ApiError, ExistsError, NotFoundError, Raw
+from sojourn_operator.act.api import (
+    REFUSED,
+    Api,
+    ApiError,
+    ExistsError,
+    NotFoundError,
+    Raw,
+    TerminatingError,
+)
 from sojourn_operator.act.events import Teller
 from sojourn_operator.act.status import TRUE, Verdict
 from sojourn_operator.config import Config
@@ -208,8 +215,13 @@ class Hands:
         """The snapshot's own object; the ones that it supersedes go."""
         built = snapshots.build(session, ref)
         # There already when an earlier try was cut off here: then its status may be missing.
-        with contextlib.suppress(ExistsError):
+        try:
             self._cache.snapshots.offer(self._api.create(SNAPSHOTS, built))
+        except ExistsError:
+            log.debug("snapshot %s is there already", ref.name)
+        except TerminatingError as error:
+            log.info("the namespace goes, and its snapshots with it: %s", error)
+            return
         verdict = Verdict(READY, TRUE, reasons.SAVED, f"saved at {ref.uri}")
         ready = conditions.ready_condition((), verdict, generation=1, now=now)
         identity = {key: built["metadata"][key] for key in ("name", "namespace")}

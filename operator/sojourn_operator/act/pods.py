@@ -221,6 +221,9 @@ def _spec(start: Start, template: Mapping[str, object], *, config: Config) -> Ra
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": grace_seconds(start, config=config),
         "enableServiceLinks": False,
+        # Else the runtime is process 1, to which the kernel does not deliver a SIGTERM that comes
+        # before its handler is there: a pause of a start would last for the whole grace period.
+        "shareProcessNamespace": True,
         "automountServiceAccountToken": False,
         "affinity": {"nodeAffinity": _on_node(start.placement.node)},
         "securityContext": POD_SECURITY,

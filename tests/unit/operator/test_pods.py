@@ -142,6 +142,7 @@ def test_it_passes_the_restricted_level() -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     assert pod["spec"]["automountServiceAccountToken"] is False
+    assert pod["spec"]["shareProcessNamespace"] is True
     assert all("persistentVolumeClaim" in volume for volume in pod["spec"]["volumes"])
 
 

@@ -10,6 +10,7 @@ from sojourn_operator.plan.actions import (
     IMPOSSIBLE,
     NO_GPU,
     NO_ROOM,
+    NODES_OUT,
     PLACED,
     QUOTA,
     RESUMED,
@@ -22,9 +23,9 @@ from sojourn_operator.plan.actions import (
 )
 from sojourn_operator.plan.makeroom import make_room
 from sojourn_operator.plan.nominate import keep_nomination, nominated_place
-from sojourn_operator.plan.state import Phase, Place, Session
+from sojourn_operator.plan.state import Phase, Place, Request, Session
 from sojourn_operator.plan.turn import Turn
-from sojourn_operator.plan.words import NAMED, asked, at, no_room
+from sojourn_operator.plan.words import NAMED, Missing, asked, at, no_room
 
 
 def settle(turn: Turn, session: Session) -> None:
@@ -85,7 +86,15 @@ def start(turn: Turn, session: Session, place: Place) -> None:
 
 def wait(turn: Turn, session: Session) -> None:
     """Nothing can be done now: say what is missing."""
-    request = session.request
-    missing = turn.board.lacks.missing(request, avoid=session.avoid)
-    reason = NO_ROOM if missing.able >= max(request.shards, 1) else NO_GPU
-    turn.actions.append(Wait(session.key, reason=reason, message=no_room(request, missing)))
+    missing = turn.board.lacks.missing(session.request, avoid=session.avoid)
+    message = no_room(session.request, missing)
+    turn.actions.append(
+        Wait(session.key, reason=lacking(session.request, missing), message=message)
+    )
+
+
+def lacking(request: Request, missing: Missing) -> str:
+    """The reason to wait: `NO_GPU` only where no node would do that is left out for now."""
+    if missing.able >= max(request.shards, 1):
+        return NO_ROOM
+    return NODES_OUT if missing.out else NO_GPU

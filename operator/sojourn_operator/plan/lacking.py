@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sojourn_operator.plan.index import Index
-from sojourn_operator.plan.need import Need, node_refusal
+from sojourn_operator.plan.need import Need, gpu_filter, node_refusal
 from sojourn_operator.plan.room import Room
 from sojourn_operator.plan.state import Request
 from sojourn_operator.plan.take import WHOLE
@@ -23,13 +23,14 @@ MOST_KINDS: Final = 64
 @dataclass(frozen=True, slots=True)
 class Standing:
     """One node: why it is left out (empty: it is not), and how many of its GPUs match and could
-    serve the request when empty.
+    serve the request when empty; `able_out` of those that could if the node were back.
     """
 
     refusal: str
     count: int = 0
     matching: int = 0
     able: int = 0
+    able_out: int = 0
 
 
 @dataclass(slots=True)
@@ -47,6 +48,7 @@ class Lack:
     count: int = 0
     matching: int = 0
     able: int = 0
+    able_out: int = 0
     told: Missing | None = None
     """What was said to a session that avoids no node; until anything changes."""
 
@@ -63,6 +65,7 @@ class Lack:
         self.count += sign * one.count
         self.matching += sign * one.matching
         self.able += sign * one.able
+        self.able_out += sign * one.able_out
         if one.refusal:
             self.refusals[one.refusal] += sign
 
@@ -101,7 +104,7 @@ class Lacks:
             need = need_on(room)
             if need is None or not room.usable:
                 refusal = node_state(room) or node_refusal(room.node, request)
-                lack.put(name, Standing(refusal))
+                lack.put(name, Standing(refusal, able_out=0 if need is None else _able(room, need)))
             else:
                 lack.put(name, _look(lack, room, need))
         return lack
@@ -133,10 +136,32 @@ class Lacks:
             matching=lack.matching,
             able=lack.able,
             refusals=refusals,
+            out=_out(lack, max(request.shards, 1)),
+            most=(0, 0) if lack.able else self._most(lack, request),
         )
         if not avoid:
             lack.told = found
         return found
+
+    def _most(self, lack: Lack, request: Request) -> tuple[int, int]:
+        """Slices and share of the largest GPUs that match, empty."""
+        allowed, fraction = gpu_filter(request), request.decode_fraction
+        gpus = [
+            gpu
+            for name, one in lack.nodes.items()
+            if one.matching
+            for gpu in self._rooms[name].node.gpus
+            if gpu.healthy and allowed(gpu)
+        ]
+        shares = [gpu.speed.capacity(fraction) for gpu in gpus if gpu.speed is not None]
+        return max((gpu.slices for gpu in gpus), default=0), max(shares, default=0)
+
+
+def _out(lack: Lack, shards: int) -> dict[str, str]:
+    """Nodes that would have GPUs enough if they were back, where those in service have not."""
+    if lack.able >= shards or lack.able + lack.able_out < shards:
+        return {}
+    return {name: one.refusal for name, one in lack.nodes.items() if one.able_out}
 
 
 def is_short(room: Room, request: Request) -> bool:
@@ -147,20 +172,27 @@ def is_short(room: Room, request: Request) -> bool:
 def _look(lack: Lack, room: Room, need: Need) -> Standing:
     """One node's standing; notes its most free GPU."""
     slices, gpus, name = need.gpu.slices, room.node.gpus, room.node.name
-    matching = able = 0
+    matching = 0
     best: tuple[int, int, str, int] | None = None
     for index, parts in enumerate(need.gpu.parts):
         if parts < 0:
             continue
         matching += 1
-        able += parts <= WHOLE and gpus[index].slices >= slices
         free = max(room.slices[index], 0)
         rank = (-min(free, slices), -(room.parts[index] if parts else free), name, index)
         if best is None or rank < best:
             best = rank
     if best is not None:
         lack.free[name] = best
-    return Standing("", len(gpus), matching, able)
+    return Standing("", len(gpus), matching, _able(room, need))
+
+
+def _able(room: Room, need: Need) -> int:
+    """How many of a node's GPUs could serve the request if they were empty."""
+    return sum(
+        0 <= parts <= WHOLE and gpu.slices >= need.gpu.slices
+        for parts, gpu in zip(need.gpu.parts, room.node.gpus, strict=True)
+    )
 
 
 def free_at(room: Room, index: int, request: Request) -> tuple[int, int, str]:

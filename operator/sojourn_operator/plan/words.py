@@ -15,6 +15,8 @@ from sojourn_operator.plan.state import Place, Request, Session
 NAMED: Final = 3
 """So many sessions a sentence names; the rest it counts."""
 
+CORDONED: Final = "cordoned"
+
 
 def counted(count: int, noun: str) -> str:
     """`1 slice`, `2 slices`."""
@@ -41,8 +43,7 @@ def paused_for(claimant: Session, *, options: int, beside: Sequence[str] = ()) -
     """
     text = f"paused for {claimant.key}: needs {asked(claimant.request)}"
     if beside:
-        more = f" and {len(beside) - NAMED} more" if len(beside) > NAMED else ""
-        text += f", made free with {', '.join(beside[:NAMED])}{more}"
+        text += f", made free with {', '.join(beside[:NAMED])}{_more(len(beside))}"
     if options == 1:
         text += "; no pause as cheap as this makes room elsewhere"
     elif options > 1:
@@ -69,6 +70,8 @@ class Missing:
     with its free `slices` and `share`; `beside` what its node lacks else.
 
     Of `count` GPUs `matching` may serve it, `able` if they were empty; `refusals` counts nodes.
+    `out` are nodes that would have enough of them if they were back, with why they are left out;
+    `most` is slices and share of the largest GPUs that match, where none is able.
     """
 
     where: str
@@ -79,6 +82,8 @@ class Missing:
     matching: int
     able: int
     refusals: Mapping[str, int]
+    out: Mapping[str, str]
+    most: tuple[int, int]
 
 
 def node_state(room: Room) -> str:
@@ -90,7 +95,7 @@ def node_state(room: Room) -> str:
         return "its device plugin is gone"
     if node.draining:
         return "draining"
-    return "" if node.schedulable else "cordoned"
+    return "" if node.schedulable else CORDONED
 
 
 def beside(room: Room, request: Request) -> str:
@@ -110,10 +115,14 @@ def no_room(request: Request, missing: Missing) -> str:
     """One sentence on what a request lacks."""
     slices, share = request.on_each(max(request.shards, 1))
     text = f"needs {asked(request)}; "
+    if missing.out:
+        return text + _left_out(missing.out)
     if not missing.where:
         wished = " or ".join(request.gpu_models)
         text += f"no healthy GPU of model {wished}" if wished else "no healthy GPU"
         text += f" among {missing.count}"
+    elif not missing.able:
+        text += _too_small(slices, share, missing.most)
     elif missing.slices < slices:
         text += f"the most free is {missing.slices} on {missing.where}"
     elif missing.share < share:
@@ -127,8 +136,29 @@ def no_room(request: Request, missing: Missing) -> str:
         text += f"no node has {request.shards} linked GPUs with that; {missing.matching} GPUs match"
     else:
         text += f"{missing.where} has that and is kept for another"
-    if missing.where and not missing.able:
-        text += "; no GPU is large enough even when empty"
     for reason, nodes in sorted(missing.refusals.items()):
         text += f"; {counted(nodes, 'node')} left out ({reason})"
     return text
+
+
+def _too_small(slices: int, share: int, most: tuple[int, int]) -> str:
+    """Why no GPU that matches would do even when empty."""
+    if slices > most[0]:
+        return f"no GPU has {counted(slices, 'slice')} (the most is {most[0]})"
+    if share > most[1]:
+        return f"no GPU has a share of {share} (the most is {most[1]})"
+    return "no GPU has both, even when empty"
+
+
+def _left_out(out: Mapping[str, str]) -> str:
+    """On which nodes the GPUs are that would do, and how those come back."""
+    where = ", ".join(f"{name} ({out[name]})" for name in sorted(out)[:NAMED])
+    text = f"the GPUs that could serve it are on {where}{_more(len(out))}"
+    cordoned = sorted(name for name, state in out.items() if state == CORDONED)
+    if cordoned:
+        text += f"; kubectl uncordon {' '.join(cordoned[:NAMED])}{_more(len(cordoned))}"
+    return text
+
+
+def _more(count: int) -> str:
+    return f" and {count - NAMED} more" if count > NAMED else ""

@@ -18,7 +18,7 @@ from sojourn_operator.session.life import where
 from sojourn_operator.session.note import Note, Subject
 from sojourn_operator.session.remedies import not_ready, remedied
 
-FOR_ROOM = frozenset({actions.NO_ROOM, actions.ROOM_IS_FREED})
+FOR_ROOM = frozenset({actions.NO_ROOM, actions.NODES_OUT, actions.ROOM_IS_FREED})
 """Reasons of the plan that a user knows as waiting for room."""
 FOR_SOMEONE = frozenset({actions.NO_GPU, actions.QUOTA})
 """Reasons of the plan to wait until somebody changes something."""

@@ -39,6 +39,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     # Waiting for others.
     reasons.WAITING_FOR_ROOM: f"free room, add a GPU or ask for less; {_EXPLAIN}",
     actions.NO_ROOM: f"free room, add a GPU or ask for less; {_EXPLAIN}",
+    actions.NODES_OUT: f"bring such a node back, or add a GPU; {_EXPLAIN}",
     actions.NO_GPU: (
         "change spec.resources, spec.placement or spec.contextLength, or add such a GPU; "
         "kubectl get gpunodes tells what there is"

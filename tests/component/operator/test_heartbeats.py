@@ -71,7 +71,7 @@ def test_a_silent_plugin_is_told_once_and_avoided_until_it_is_back(rig: Rig) -> 
     gpus = rig.custom.get_cluster_custom_object(*NODE)["status"]["gpus"]
     assert gpus, "what was known of the GPUs stays"
     rig.create("chat")
-    waits = rig.until("chat", "Ready", "False", "NoMatchingGPU")
+    waits = rig.until("chat", "Ready", "False", "WaitingForRoom")
     assert "its device plugin is gone" in waits["message"]
     beat(rig, "2026-01-01T00:10:00", seconds=3600)
     say_healthy(rig)

@@ -25,7 +25,7 @@ from sojourn_operator.plan import (
     Wait,
     plan,
 )
-from sojourn_operator.plan.actions import NO_GPU, NO_ROOM
+from sojourn_operator.plan.actions import NO_GPU, NO_ROOM, NODES_OUT
 from sojourn_operator.plan.play import World
 
 from tests.unit.plan_builders import GOLD, TIERS, gpu, node, session
@@ -237,7 +237,7 @@ def test_at_rest_no_waiting_session_fits(seed: int) -> None:
     actions = plan(state).actions
     assert not [one for one in actions if isinstance(one, PlaceSession | Resume | Nominate)]
     for one in actions:
-        if isinstance(one, Wait) and one.reason in (NO_ROOM, NO_GPU):
+        if isinstance(one, Wait) and one.reason in (NO_ROOM, NODES_OUT, NO_GPU):
             assert not fits_somewhere(state, state.sessions[one.session]), one
 
 

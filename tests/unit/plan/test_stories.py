@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from sojourn_operator.plan import (
@@ -124,6 +124,54 @@ def test_a_node_that_refused_the_session_is_told_as_left_out() -> None:
     assert isinstance(wait, Wait)
     assert wait.message.endswith("; 1 node left out (refused it lately)")
     assert "mCPU" not in wait.message
+
+
+@pytest.mark.parametrize(
+    ("asks", "told"),
+    [
+        ({"slices": 400}, "400 slices on one GPU; no GPU has 400 slices (the most is 80)"),
+        ({"share": 5000}, "a share of 5000; no GPU has a share of 5000 (the most is 1000)"),
+        ({"gpu_models": ("B200",)}, "; no healthy GPU of model B200 among 3"),
+    ],
+)
+def test_what_no_gpu_has_is_told_with_the_most_that_there_is(
+    asks: dict[str, Any], told: str
+) -> None:
+    cluster = [node("small", (gpu(0, 24, "L4"),)), node("b", 2)]
+    (wait,) = plan(state(cluster, [session("s", **asks)])).actions
+    assert isinstance(wait, Wait)
+    assert wait.reason == "NoMatchingGPU"
+    assert told in wait.message
+
+
+def test_gpus_on_nodes_that_are_cordoned_or_down_are_waited_for_and_the_nodes_named() -> None:
+    cluster = [
+        node("small", (gpu(0, 24, "L4"),)),
+        *(node(name, schedulable=False) for name in "abcd"),
+        node("e", ready=False),
+        node("far", labels={}, taints=(Taint("team", "x", "NoSchedule"),), schedulable=False),
+    ]
+    (wait,) = plan(state(cluster[:3] + cluster[5:], [session("s")])).actions
+    assert isinstance(wait, Wait)
+    assert wait.reason == "NodesLeftOut"
+    assert wait.message == (
+        "needs 40 slices on one GPU; the GPUs that could serve it are on a (cordoned), "
+        "b (cordoned), e (not ready); kubectl uncordon a b"
+    )
+    (wait,) = plan(state(cluster[:5], [session("s")])).actions
+    assert isinstance(wait, Wait)
+    assert wait.message.endswith("c (cordoned) and 1 more; kubectl uncordon a b c and 1 more")
+
+
+def test_cordoned_nodes_are_no_hope_where_their_gpus_would_not_do_either() -> None:
+    cluster = [node("a", (gpu(0, 24, "L4"),), schedulable=False), node("b")]
+    (wait,) = plan(state(cluster[:1], [session("s")])).actions
+    assert isinstance(wait, Wait)
+    assert wait.reason == "NoMatchingGPU"
+    full = running("r", on("b", slices=80))
+    (wait,) = plan(state(cluster, [full, session("s")])).actions
+    assert isinstance(wait, Wait)
+    assert wait.reason == "NoRoom"
 
 
 def test_a_gpu_of_unknown_speed_serves_no_share() -> None:

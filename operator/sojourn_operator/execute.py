@@ -34,8 +34,10 @@ class Trouble:
 class Executor:
     """One action at a time, each on the session as it is now: `world` is read anew for each."""
 
-    def __init__(self, hands: Hands, *, teller: Teller) -> None:
+    def __init__(self, hands: Hands, *, teller: Teller, system: str) -> None:
+        """`system` is the operator's own namespace, for what users are told to run."""
         self._hands = hands
+        self._system = system
         self._teller = teller
         self._quiet = Quiet()
 
@@ -82,7 +84,13 @@ class Executor:
             return
         note = orders.rejected(session, reason=trouble.reason, message=trouble.message)
         self._teller.tell(note, now=now)
-        status = orders.waiting(session, reason=trouble.reason, message=trouble.message, now=now)
+        status = orders.waiting(
+            session,
+            reason=trouble.reason,
+            message=trouble.message,
+            now=now,
+            system=self._system,
+        )
         self._hands.write_status(session, status)
 
     def hold_back(self, session: Session, *, now: float) -> None:
@@ -152,7 +160,9 @@ class Executor:
             return
         if note := orders.begins_to_wait(session, reason=reason, message=message):
             self._teller.tell(note, now=now)
-        status = orders.waiting(session, reason=reason, message=message, now=now)
+        status = orders.waiting(
+            session, reason=reason, message=message, now=now, system=self._system
+        )
         if self._hands.write_status(session, status):
             self._quiet.spoke(f"{session.meta.namespace}/{session.meta.name}", now=now)
 

@@ -102,7 +102,7 @@ class Loop:
         self._silent = silent
         self._teller = Teller(api)
         self._hands = Hands(api, cache=cache, teller=self._teller, config=config)
-        self._executor = Executor(self._hands, teller=self._teller)
+        self._executor = Executor(self._hands, teller=self._teller, system=config.lease.namespace)
         self._upkeep = upkeep.Upkeep(api, cache=cache, teller=self._teller)
         self._restorer = Restorer(api, cache=cache, teller=self._teller)
         self._planning = Planning()

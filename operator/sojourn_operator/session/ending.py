@@ -18,7 +18,13 @@ from sojourn_operator.plan.words import counted
 from sojourn_operator.seen.pod import Pod
 from sojourn_operator.seen.report import End, parse_end
 from sojourn_operator.session.note import Note, Subject
-from sojourn_operator.session.remedies import NODE_OUT_OF_MEMORY, OTHERWISE, not_ready, remedied
+from sojourn_operator.session.remedies import (
+    NODE_OUT_OF_MEMORY,
+    OTHERWISE,
+    filled,
+    not_ready,
+    remedied,
+)
 from sojourn_operator.session.scene import Scene, Step
 
 BACK_OFF_SECONDS = 5.0
@@ -192,7 +198,7 @@ def _paused(scene: Scene, reason: str, message: str, *, took: str = "") -> Step:
     changed = _judged(
         scene,
         status,
-        not_ready(reasons.PAUSED, text, cause=reason),
+        filled(not_ready(reasons.PAUSED, text, cause=reason), scene.session.meta),
         Verdict(PLACED, FALSE, reason, text),
         Verdict(PAUSED, TRUE, reason, text),
     )

@@ -16,7 +16,7 @@ from sojourn_operator.plan import actions
 from sojourn_operator.session import ending, pacing
 from sojourn_operator.session.life import where
 from sojourn_operator.session.note import Note, Subject
-from sojourn_operator.session.remedies import not_ready, remedied
+from sojourn_operator.session.remedies import filled, not_ready, remedied
 
 FOR_ROOM = frozenset({actions.NO_ROOM, actions.NODES_OUT, actions.ROOM_IS_FREED})
 """Reasons of the plan that a user knows as waiting for room."""
@@ -105,14 +105,20 @@ def shown(reason: str) -> str:
     return reasons.WAITING_FOR_ROOM if reason in FOR_ROOM else reason
 
 
-def waiting(session: Session, *, reason: str, message: str, now: float) -> SessionStatus:
-    """Why it has no place, in the plan's words; a failed session tells of its failure first."""
+def waiting(
+    session: Session, *, reason: str, message: str, now: float, system: str
+) -> SessionStatus:
+    """Why it has no place, in the plan's words; a failed session tells of its failure first.
+
+    `system` is the operator's own namespace.
+    """
     if reason == actions.BACK_OFF and session.status.failure is not None:
         return session.status
     paused = conditions.of(session.status, PAUSED)
     if paused.status == TRUE:
         message = f"paused ({paused.reason}); {message}"
     ready = not_ready(shown(reason), message, cause=reason)
+    ready = filled(ready, session.meta, system=system)
     verdicts = [
         ready,
         ending.NO_TRAFFIC,
@@ -164,7 +170,7 @@ def held_back(session: Session, *, now: float) -> SessionStatus:
         message += f", and rests since {session.status.paused_at}"
         if pacing.wake_of(session):
             message += f"; {pacing.wake_hint(session)}"
-    return waiting(session, reason=reason, message=message, now=now)
+    return waiting(session, reason=reason, message=message, now=now, system="")
 
 
 def resting(session: Session, reason: str) -> str:

@@ -4,15 +4,20 @@ Pure. What a runtime reports carries its own remedy (see its errors) and is pass
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from sojourn_api.names import ANNOTATION_WAKE, OVER_MEMORY, PORT, READY, YIELD_IGNORED
+from sojourn_api.objects import ObjectMeta
 
 from sojourn_operator import reasons
 from sojourn_operator.act.status import FALSE, Verdict
 from sojourn_operator.plan import actions
 
-_EXPLAIN: Final = "`sojourn-operator explain NAMESPACE/NAME` tells of each GPU why not"
+_EXPLAIN: Final = (
+    "`kubectl exec -n {system} deploy/sojourn-operator -- sojourn-operator explain "
+    "{namespace}/{name}` tells of each GPU why not"
+)
 _ANOTHER_NODE: Final = (
     "another node is tried; kubectl describe node tells what takes this one's room"
 )
@@ -31,7 +36,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     reasons.PAUSED: "it comes back by itself when there is room, unless it shall rest or go",
     reasons.SUSPENDED: "set it to false to bring the session back",
     reasons.IDLE: (
-        "a request through the gateway wakes it, or: kubectl annotate llms NAME "
+        "a request through the gateway wakes it, or: kubectl annotate llms -n {namespace} {name} "
         f"{ANNOTATION_WAKE}=$(date -u +%FT%TZ) --overwrite"
     ),
     actions.ROOM_IS_FREED: "contexts are being saved there; nothing has to be done",
@@ -100,6 +105,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     OVER_MEMORY: "raise spec.resources.slices, or run an image that keeps to its grant",
     YIELD_IGNORED: "run an image that stops when the arbiter asks (see sojourn_runtime.guest)",
 }
+"""Words in braces are for `filled`."""
 OTHERWISE: Final = "see kubectl describe pod, and the pod's log"
 
 
@@ -116,3 +122,9 @@ def not_ready(reason: str, message: str, *, cause: str = "", otherwise: str = OT
     """
     known = cause if cause in REMEDIES else reason
     return Verdict(READY, FALSE, reason, remedied(known, message, otherwise=otherwise))
+
+
+def filled(verdict: Verdict, meta: ObjectMeta, *, system: str = "") -> Verdict:
+    """With commands that can be run as they stand; `system` is the operator's own namespace."""
+    message = verdict.message.replace("{namespace}", meta.namespace).replace("{name}", meta.name)
+    return replace(verdict, message=message.replace("{system}", system))

@@ -1,14 +1,17 @@
 """What a session's status and events say when the plan lets it wait, places or stops it."""
 
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
-from sojourn_api.names import READY, SESSION_CONDITIONS, TARGET_MET
+from sojourn_api.names import PLACED, READY, SESSION_CONDITIONS, TARGET_MET
 from sojourn_api.objects import SessionStatus
 from sojourn_operator.act.status import PENDING, of
 from sojourn_operator.plan import actions
 from sojourn_operator.session import orders
 from sojourn_operator.session.note import Note
+from sojourn_operator.session.remedies import REMEDIES
 
 from tests.unit.pretend_session import Pretend, place, session
 
@@ -60,7 +63,7 @@ NEW = session()
 @pytest.mark.parametrize(
     "status",
     [
-        orders.waiting(NEW, reason=actions.NO_GPU, message="none", now=0.0),
+        orders.waiting(NEW, reason=actions.NO_GPU, message="none", now=0.0, system="ops"),
         orders.held_back(NEW, now=0.0),
         orders.placed(NEW, place("node-a"), message="", now=0.0),
     ],
@@ -99,3 +102,36 @@ def test_what_is_yet_to_be_saved_is_in_the_event_alone_and_the_same_fact_with_ot
     later = dataclasses.replace(pause, to_save="2 MB to be saved")
     assert fact(orders.preempted(NEW, later)) == fact(note)
     assert orders.preempted(NEW, dataclasses.replace(pause, to_save="")).message == "for gold"
+
+
+@pytest.mark.parametrize("reason", sorted(REMEDIES))
+def test_no_command_that_a_session_tells_has_a_blank_to_fill_in(reason: str) -> None:
+    status = orders.waiting(NEW, reason=reason, message="what", now=0.0, system="ops")
+    message = of(status, READY).message
+    assert not re.search(r"NAME|[{}]", message)
+    if "operator explain" in message:
+        command = (
+            "kubectl exec -n ops deploy/sojourn-operator -- sojourn-operator explain team/chat"
+        )
+        assert f"`{command}`" in message
+
+
+@pytest.mark.parametrize("reason", [actions.NO_ROOM, actions.NODES_OUT])
+def test_who_waits_for_room_is_told_how_to_see_why(reason: str) -> None:
+    status = orders.waiting(NEW, reason=reason, message="what", now=0.0, system="ops")
+    assert (of(status, READY).reason, of(status, PLACED).reason) == ("WaitingForRoom", reason)
+    assert "sojourn-operator explain team/chat" in of(status, READY).message
+
+
+def test_an_idle_session_says_the_command_that_wakes_it_with_its_own_name() -> None:
+    found = Pretend()
+    found.place()
+    found.run_pods()
+    found.pause(by="", reason="Idle")
+    found.end_pods()
+    assert "kubectl annotate llms -n team chat sojourn.dev/wake=" in of(found.status, READY).message
+
+
+def test_the_chart_names_the_operator_as_the_hint_does() -> None:
+    chart = (Path(__file__).parents[3] / "charts/sojourn/templates/operator.yaml").read_text()
+    assert "kind: Deployment\nmetadata:\n  name: sojourn-operator\n" in chart

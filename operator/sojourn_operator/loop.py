@@ -109,6 +109,7 @@ class Loop:
         self._faults = Faults()
         self._row = Row()
         self._view = view.View(self._faults, most_shards=wants.most_shards(config.device))
+        self._never: Mapping[str, str] = {}
         self._still = Still()
         self._crew = Crew()
         self._patience = Patience()
@@ -196,6 +197,9 @@ class Loop:
         state = postponed(state, this.leave())
         mix = self._planning.mix(session.request for session in state.sessions.values())
         found = self._planning.plan(replace(state, mix=mix))
+        if found.never != self._never:
+            self._never = found.never
+            this.due(now)
         if news := self._planning.news():
             log.warning("%s", news)
             self._teller.tell(_of_the_lease(self._config, news), now=now)
@@ -235,6 +239,7 @@ class Loop:
             runtimes=self._runtimes(),
             others=self._others(),
             silent=self._silent(),
+            never=self._never,
             lost_node_seconds=self._config.lost_node_seconds,
             pending_seconds=self._config.pending_seconds,
             purges=self._config.file_store,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from sojourn_api.gpus import speed_of
+from sojourn_api.gpus import same_model, speed_of
 from sojourn_api.names import PAUSED, PLACED
 from sojourn_api.objects import (
     Gpu,
@@ -203,6 +203,7 @@ def _session(now: float, parts: _Parts) -> plan.Session:
         tier=session.spec.tier,
         request=_request(parts, phase),
         phase=phase,
+        wish=_wish(parts, phase),
         created=clock.seconds(meta.created),
         since=_since(session, phase),
         tenant=owner.meta.name if owner else "",
@@ -233,6 +234,28 @@ def _request(parts: _Parts, phase: plan.Phase) -> plan.Request:
             else (pod.cpu_milli, pod.memory_bytes)
         )
         return wants.held(held, model, beside=beside)
+    return _written(session, parts)
+
+
+def _wish(parts: _Parts, phase: plan.Phase) -> plan.Request | None:
+    """What a session that runs is written to ask for, where it does not hold just that."""
+    seen, held = parts.seen, parts.seen.session.status.placement
+    running = phase in (plan.Phase.STARTING, plan.Phase.RUNNING)
+    if held is None or not running or parts.model is None or seen.problem or seen.template_problem:
+        return None
+    found = _written(seen.session, parts)
+    each, models = found.on_each(max(len(held.gpus), 1)), found.gpu_models
+    just_that = not found.node_selector and all(
+        (gpu.slices, gpu.share) == each
+        and (not models or any(same_model(gpu.model, name) for name in models))
+        for gpu in held.gpus
+    )
+    return None if just_that else found
+
+
+def _written(session: Session, parts: _Parts) -> plan.Request:
+    """What the session asks for by its spec, its model and its tier."""
+    model = parts.model
     if model is None:
         return plan.Request(slices=1)
     share = wants.share_of(session, parts.tier, parts.owner)

@@ -6,7 +6,8 @@ changes nothing. `reason` is one word for conditions and events, `message` one s
 numbers.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from sojourn_api import names
@@ -125,3 +126,5 @@ class Plan:
     next_deadline: float | None
     notes: tuple[str, ...] = ()
     """Sentences on what was only considered (a dry run)."""
+    never: Mapping[str, str] = field(default_factory=dict)
+    """Of sessions that run and could not start again as they are written now: why."""

@@ -32,8 +32,8 @@ def inside(sessions: Mapping[str, Session]) -> frozenset[str]:
 class Board:
     """The ledger: `held` is what each session holds, `holders` the same by node.
 
-    `pausing`, `unwanted` and `waiting` are the sessions that a plan has to look at; `save` is what
-    a pause of each would have to write, in bytes.
+    `pausing`, `unwanted`, `waiting` and `wishing` (with a `wish`) are the sessions that a plan has
+    to look at; `save` is what a pause of each would have to write, in bytes.
     """
 
     placer: Placer
@@ -44,6 +44,7 @@ class Board:
     pausing: set[str] = field(default_factory=set)
     unwanted: set[str] = field(default_factory=set)
     waiting: set[str] = field(default_factory=set)
+    wishing: set[str] = field(default_factory=set)
     save: dict[str, int] = field(default_factory=dict)
     _sessions: dict[str, Session] = field(default_factory=dict)
     _nodes: dict[str, Node] = field(default_factory=dict)
@@ -119,11 +120,13 @@ class Board:
 
     def _sort(self, key: str, session: Session | None) -> None:
         """Keep the sets of sessions that every plan looks at."""
-        for kind in (self.pausing, self.unwanted, self.waiting):
+        for kind in (self.pausing, self.unwanted, self.waiting, self.wishing):
             kind.discard(key)
         if session is None:
             return
         resting = session.suspend or session.deleting
+        if session.wish is not None:
+            self.wishing.add(key)
         if session.phase is Phase.PAUSING:
             self.pausing.add(key)
             if session.nomination is not None and not resting:

@@ -8,9 +8,6 @@ from sojourn_operator.plan import tenants
 from sojourn_operator.plan.actions import (
     BACK_OFF,
     IMPOSSIBLE,
-    NO_GPU,
-    NO_ROOM,
-    NODES_OUT,
     PLACED,
     QUOTA,
     RESUMED,
@@ -23,9 +20,10 @@ from sojourn_operator.plan.actions import (
 )
 from sojourn_operator.plan.makeroom import make_room
 from sojourn_operator.plan.nominate import keep_nomination, nominated_place
-from sojourn_operator.plan.state import Phase, Place, Request, Session
+from sojourn_operator.plan.prospects import lacking
+from sojourn_operator.plan.state import Phase, Place, Session
 from sojourn_operator.plan.turn import Turn
-from sojourn_operator.plan.words import NAMED, Missing, asked, at, no_room
+from sojourn_operator.plan.words import NAMED, asked, at
 
 
 def settle(turn: Turn, session: Session) -> None:
@@ -86,15 +84,5 @@ def start(turn: Turn, session: Session, place: Place) -> None:
 
 def wait(turn: Turn, session: Session) -> None:
     """Nothing can be done now: say what is missing."""
-    missing = turn.board.lacks.missing(session.request, avoid=session.avoid)
-    message = no_room(session.request, missing)
-    turn.actions.append(
-        Wait(session.key, reason=lacking(session.request, missing), message=message)
-    )
-
-
-def lacking(request: Request, missing: Missing) -> str:
-    """The reason to wait: `NO_GPU` only where no node would do that is left out for now."""
-    if missing.able >= max(request.shards, 1):
-        return NO_ROOM
-    return NODES_OUT if missing.out else NO_GPU
+    reason, message = lacking(turn.board, session.request, avoid=session.avoid)
+    turn.actions.append(Wait(session.key, reason=reason, message=message))

@@ -104,7 +104,9 @@ class Lacks:
             need = need_on(room)
             if need is None or not room.usable:
                 refusal = node_state(room) or node_refusal(room.node, request)
-                lack.put(name, Standing(refusal, able_out=0 if need is None else _able(room, need)))
+                lack.put(
+                    name, Standing(refusal, able_out=0 if need is None else able_on(room, need))
+                )
             else:
                 lack.put(name, _look(lack, room, need))
         return lack
@@ -184,10 +186,10 @@ def _look(lack: Lack, room: Room, need: Need) -> Standing:
             best = rank
     if best is not None:
         lack.free[name] = best
-    return Standing("", len(gpus), matching, _able(room, need))
+    return Standing("", len(gpus), matching, able_on(room, need))
 
 
-def _able(room: Room, need: Need) -> int:
+def able_on(room: Room, need: Need) -> int:
     """How many of a node's GPUs could serve the request if they were empty."""
     return sum(
         0 <= parts <= WHOLE and gpu.slices >= need.gpu.slices

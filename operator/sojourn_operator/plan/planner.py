@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 
-from sojourn_operator.plan import claim, defrag, makeroom, nominate, stop, tenants
+from sojourn_operator.plan import claim, defrag, makeroom, nominate, prospects, stop, tenants
 from sojourn_operator.plan.actions import NO_ROOM, PlaceSession, Plan, Resume, Wait
 from sojourn_operator.plan.board import Board
 from sojourn_operator.plan.placer import Placer
@@ -78,6 +78,11 @@ class Planner:
             tuple(turn.actions),
             next_deadline=min(turn.deadlines, default=None),
             notes=tuple(turn.notes),
+            never={
+                key: text
+                for key in sorted(self.board.wishing)
+                if (text := prospects.never(self.board, state.sessions[key]))
+            },
         )
         trimmed = self._plugins.trim(state, found) if self._plugins.post else found
         return trimmed, turn.starts >= most

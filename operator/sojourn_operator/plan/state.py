@@ -157,6 +157,8 @@ class Session:
     """Name of the Tenant that its namespace belongs to; empty for none."""
     place: Place | None = None
     """What its pod holds; in Paused and Waiting what it held last, only a wish to return."""
+    wish: Request | None = None
+    """Of one that runs: what its next start asks for, where it does not hold just that."""
     suspend: bool = False
     """It shall not run: by its spec, or because it idles."""
     deleting: bool = False

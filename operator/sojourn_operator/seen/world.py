@@ -45,6 +45,8 @@ class World:
     """What pods that are no session's take, by node."""
     silent: Mapping[str, str] = field(default_factory=dict)
     """Nodes whose device plugin is not heard of any more, with the time of its last sign."""
+    never: Mapping[str, str] = field(default_factory=dict)
+    """Sessions that run and could not start again as they are written now: why, by key."""
     lost_node_seconds: float = 60.0
     pending_seconds: float = 60.0
     purges: bool = False
@@ -114,7 +116,7 @@ def scene_of(world: World, key: str, *, pods: Iterable[Pod], lost_nodes: frozens
         lost_nodes=lost_nodes,
         node_state=_state(node),
         runtime=runtime,
-        doubts=doubts.of(session, model, runtime),
+        doubts=doubts.of(session, model, runtime, never=world.never.get(key, "")),
         offence=_offence(world, present) if present else None,
         pending_seconds=world.pending_seconds,
         purges=world.purges,

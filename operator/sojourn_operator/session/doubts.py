@@ -7,14 +7,22 @@ from sojourn_api.objects import Model, Session
 from sojourn_api.weights import Difference, Numbers, differences, grave, told
 
 from sojourn_operator import reasons
+from sojourn_operator.plan import actions
+from sojourn_operator.session.remedies import remedied
 from sojourn_operator.session.scene import Doubt, Runtime
 
 
-def of(session: Session, model: Model | None, runtime: Runtime | None) -> tuple[Doubt, ...]:
-    """All that is known, of the LLMModel first."""
+def of(
+    session: Session, model: Model | None, runtime: Runtime | None, *, never: str = ""
+) -> tuple[Doubt, ...]:
+    """All that is known, of the LLMModel first; `never`: why the next start finds no place."""
     if model is None:
         return ()
-    found = (mismatch(model, runtime.weights) if runtime else None, too_long(session, model))
+    found = (
+        mismatch(model, runtime.weights) if runtime else None,
+        too_long(session, model),
+        unplaceable(session, never) if never else None,
+    )
     return tuple(doubt for doubt in found if doubt is not None)
 
 
@@ -41,3 +49,10 @@ def too_long(session: Session, model: Model) -> Doubt | None:
         f"spec.contextLength to at most {most}, or leave it out{until}"
     )
     return Doubt(reasons.CONTEXT_TOO_LONG, text)
+
+
+def unplaceable(session: Session, why: str) -> Doubt:
+    """A spec that fits no GPU: the session serves on where it is."""
+    text = f"spec applies from the next start, for which there is no place: {why}"
+    once = str(session.meta.generation)
+    return Doubt(actions.NO_GPU, remedied(actions.NO_GPU, text), same=once)

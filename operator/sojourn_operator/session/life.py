@@ -228,10 +228,11 @@ def _not_exact(scene: Scene, why: str) -> Note:
 
 
 def _doubted(scene: Scene, doubt: Doubt) -> Note:
-    """Once for each text: it has the numbers, and who changes them is told of the new ones."""
+    """Once for each text or what it has in common with others: who changes numbers hears of it."""
     subject = Subject.of("LLMSession", scene.session.meta)
     once = str(scene.status.epoch)
-    return Note(subject, doubt.reason, doubt.message, once_per=once, warning=True)
+    reason, text = doubt.reason, doubt.message
+    return Note(subject, reason, text, once_per=once, warning=True, same=doubt.same)
 
 
 def _stuck(scene: Scene) -> Verdict | None:

@@ -41,6 +41,8 @@ class Doubt:
 
     reason: str
     message: str
+    same: str | None = None
+    """Groups texts of one fact that differ in numbers; None: each text is a fact."""
 
 
 @dataclass(frozen=True, slots=True)

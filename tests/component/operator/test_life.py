@@ -42,6 +42,49 @@ def test_a_session_without_room_says_in_numbers_what_it_waits_for(rig: Rig) -> N
     assert kinds == {"Ready", "Placed", "Paused", "ContextSaved", "TargetMet"}
 
 
+def test_a_spec_that_fits_no_gpu_warns_while_the_session_serves_and_rejects_it_after(
+    rig: Rig,
+) -> None:
+    rig.nodes.add_node("node-a")
+    rig.operate()
+    rig.create("chat", **BIG)
+    rig.until_ready("chat")
+    evil = {"status": {"endpoint": "http://evil"}}
+    group = (names.GROUP, names.VERSION, NAMESPACE, "llmsessions", "chat")
+    rig.custom.patch_namespaced_custom_object_status(*group, evil)
+    rig.change("chat", {"spec": {"resources": {"slices": 400}}})
+    wait_until(
+        lambda: (
+            "no GPU has 400 slices (the most is 80)" in rig.condition("chat", "Ready")["message"]
+        ),
+        what="the change is warned of",
+        instead=lambda: rig.status("chat"),
+    )
+    status = rig.status("chat")
+    assert (status["ready"], status["reason"], status["epoch"]) == ("True", "Serving", 1)
+    assert status["endpoint"] == "http://chat.team.svc:8000/v1"
+    assert "evil" not in rig.condition("chat", "Ready")["message"]
+    assert [n for reason, _, n in rig.events("chat") if reason == "NoMatchingGPU"] == [1]
+    rig.core.delete_namespaced_pod("chat-1", NAMESPACE)
+    rig.until("chat", "Ready", "False", "NoMatchingGPU")
+    (told,) = [text for reason, text, _ in rig.events("chat") if reason == "Rejected"]
+    assert told.startswith("NoMatchingGPU: needs 400 slices")
+
+
+def test_a_cordoned_node_is_waited_for_by_name(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    rig.core.patch_node("node-a", {"spec": {"unschedulable": True}})
+    rig.operate()
+    rig.create("chat")
+    ready = rig.until("chat", "Ready", "False", "WaitingForRoom")
+    assert "kubectl uncordon node-a" in ready["message"]
+    operator = "kubectl exec -n sojourn-system deploy/sojourn-operator"
+    assert f"`{operator} -- sojourn-operator explain team/chat`" in ready["message"]
+    assert rig.condition("chat", "TargetMet")["reason"] == "NoTraffic"
+    rig.core.patch_node("node-a", {"spec": {"unschedulable": None}})
+    rig.until_ready("chat")
+
+
 def test_gold_pauses_silver_and_silver_comes_back_with_its_context(rig: Rig) -> None:
     rig.nodes.add_node("node-a")
     rig.operate()

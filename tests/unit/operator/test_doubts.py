@@ -102,3 +102,20 @@ def test_a_model_that_says_otherwise_than_its_weights_is_told_by_its_sessions(
 
 def test_nothing_is_held_against_a_model_whose_weights_nobody_has_open() -> None:
     assert doubts.mismatch(dataclasses.replace(MODEL, layers=9), None) is None
+
+
+def test_a_spec_that_fits_no_gpu_is_told_at_once_by_one_event_and_the_session_serves_on() -> None:
+    why = "needs 400 slices on one GPU; no GPU has 400 slices (the most is 79)"
+    scene = serving(4096)
+    facts = set()
+    for text in (why, why.replace("79", "80")):
+        doubt = doubts.unplaceable(scene.session, text)
+        step = life.look(dataclasses.replace(scene, doubts=(doubt,)))
+        ready = of(step.status, READY)
+        assert (ready.status, ready.reason) == ("True", reasons.SERVING)
+        assert f"applies from the next start, for which there is no place: {text}" in ready.message
+        assert "change spec.resources" in ready.message
+        (note,) = step.notes
+        assert (note.reason, note.warning) == ("NoMatchingGPU", True)
+        facts.add((note.name, note.once_per))
+    assert len(facts) == 1

@@ -162,6 +162,23 @@ def test_a_placed_session_asks_for_what_it_holds_whatever_became_of_its_model() 
     assert planned(found.session, models={}).request.slices == 12
 
 
+def test_one_that_runs_tells_what_it_is_written_to_ask_for_where_it_does_not_hold_just_that() -> (
+    None
+):
+    found = Pretend(session(resources=Resources(slices=12, share=100)))
+    found.place()
+    found.run_pods()
+    assert planned(found.session).wish is None
+    spec = dataclasses.replace(found.session.spec, resources=Resources(slices=400, share=100))
+    changed = planned(dataclasses.replace(found.session, spec=spec))
+    assert changed.request.slices == 12
+    assert changed.wish is not None
+    assert changed.wish.slices == 400
+    found.pause()
+    found.end_pods()
+    assert planned(dataclasses.replace(found.session, spec=spec)).wish is None
+
+
 def test_back_off_ends_and_a_change_ends_it_at_once() -> None:
     found = Pretend()
     found.place()

@@ -19,7 +19,7 @@ from sojourn_operator.plan import (
     plan,
 )
 from sojourn_operator.plan.play import World
-from sojourn_operator.plan.state import Nomination
+from sojourn_operator.plan.state import Nomination, Request
 
 from tests.unit.plan_builders import GOLD, SILVER, TIERS, gpu, node, on, running, session, state
 
@@ -142,6 +142,40 @@ def test_what_no_gpu_has_is_told_with_the_most_that_there_is(
     assert isinstance(wait, Wait)
     assert wait.reason == "NoMatchingGPU"
     assert told in wait.message
+
+
+@pytest.mark.parametrize(
+    ("wish", "told"),
+    [
+        (None, ""),
+        (Request(slices=80), ""),
+        (Request(slices=400), "no GPU has 400 slices (the most is 80)"),
+        (Request(slices=100, max_shards=2), ""),
+        (Request(slices=400, max_shards=2), "no GPU has 400 slices (the most is 80)"),
+        (Request(slices=12, node_selector=(("zone", "z9"),)), "(label zone=z9 is missing)"),
+        (Request(slices=12, gpu_models=("L4",)), ""),
+    ],
+)
+def test_of_one_that_runs_it_is_said_whether_it_could_start_again_as_it_is_written_now(
+    wish: Request | None, told: str
+) -> None:
+    """Where there is no room now, or the node is cordoned, it could."""
+    cluster = [node("a", 2), node("l4", (gpu(0, 24, "L4"),), schedulable=False)]
+    runs = running("s", on("a", slices=12), wish=wish)
+    full = [running(str(i), on("a", i, slices=60), "gold") for i in range(2)]
+    found = plan(state(cluster, [runs, *full]))
+    assert found.actions == ()
+    assert list(found.never) == (["llm/s"] if told else [])
+    assert told in found.never.get("llm/s", "")
+
+
+def test_over_how_many_gpus_a_session_finds_no_room_is_no_matter_of_the_gpus_there_are() -> None:
+    full = [running(str(i), on("a", i, slices=60)) for i in range(2)]
+    asks = session("s", "bronze", slices=100, max_shards=2)
+    (wait,) = plan(state([node("a", 2)], [*full, asks])).actions
+    assert isinstance(wait, Wait)
+    assert wait.reason == "NoRoom"
+    assert wait.message.startswith("needs 50 slices on each of 2 GPUs; the most free is 20 on a ")
 
 
 def test_gpus_on_nodes_that_are_cordoned_or_down_are_waited_for_and_the_nodes_named() -> None:

@@ -50,7 +50,7 @@ class Config:
     with the defaults the node controller takes three times as long to notice a dead node."""
     lost_node_seconds: float = 60.0
     pending_seconds: float = 60.0
-    """How long a pod may stay Pending before its session is placed elsewhere."""
+    """How long something may keep a pod from running before that start has failed."""
     store_bytes_per_second: int = 200 * MIB
     """What a pause may count on for its grace period. A guess: a modest network disk."""
     relist_seconds: float = 300.0

@@ -45,6 +45,7 @@ POD_LOST: Final = "PodLost"
 CRASHED: Final = "Crashed"
 UNSCHEDULABLE: Final = "Unschedulable"
 POD_REFUSED: Final = "PodRefused"
+NOT_PREPARED: Final = "PodNotPrepared"
 
 # ContextSaved.
 SAVED: Final = "Saved"

@@ -73,6 +73,8 @@ class Pod:
     """Bytes that the runtime's container may take; 0: as many as the node has."""
     context_length: int = 0
     """Tokens that it holds at most; 0 where it does not say."""
+    unprepared: bool = False
+    """Its kubelet has yet to mount its volumes or to set up its network; an image comes after."""
 
     @property
     def key(self) -> str:
@@ -145,6 +147,7 @@ def parse_pod(raw: Mapping[str, object]) -> Pod:
         memory_bytes=memory_bytes,
         memory_limit=_memory_limit(root.part("spec")),
         context_length=_number(meta.annotations.get(ANNOTATION_CONTEXT_LENGTH, "")),
+        unprepared=_is_false(conditions, "PodReadyToStartContainers"),
     )
 
 
@@ -195,10 +198,15 @@ def _true_reason(conditions: Mapping[str, Reader], kind: str) -> str:
     return entry.text("reason", "")
 
 
+def _is_false(conditions: Mapping[str, Reader], kind: str) -> bool:
+    entry = conditions.get(kind)
+    return entry is not None and entry.text("status", "") == "False"
+
+
 def _unschedulable(conditions: Mapping[str, Reader]) -> str:
-    entry = conditions.get("PodScheduled")
-    if entry is None or entry.text("status", "") != "False":
+    if not _is_false(conditions, "PodScheduled"):
         return ""
+    entry = conditions["PodScheduled"]
     return entry.text("message", "") or entry.text("reason", "")
 
 

@@ -17,6 +17,7 @@ from sojourn_operator.act.status import FALSE, TRUE, UNKNOWN, Verdict
 from sojourn_operator.plan.words import counted
 from sojourn_operator.seen.pod import Pod
 from sojourn_operator.seen.report import End, parse_end
+from sojourn_operator.session.hindrance import Hindrance
 from sojourn_operator.session.note import Note, Subject
 from sojourn_operator.session.remedies import (
     NODE_OUT_OF_MEMORY,
@@ -82,9 +83,6 @@ def record(scene: Scene, pod: Pod) -> Step:
         step = _saved(scene, report, asked=asked or cause(pod, cordoned=scene.cordoned))
     elif report is not None:
         step = _failed(scene, report.reason, report.message, retry=report.retry, report=report)
-    elif asked == reasons.UNSCHEDULABLE:
-        message = conditions.of(scene.status, PAUSED).message
-        step = _failed(scene, asked, message, retry=True)
     elif pod.terminated is None and not pod.started:
         step = _never_ran(scene, pod, asked=asked)
     else:
@@ -102,6 +100,14 @@ def not_started(scene: Scene) -> Step:
 def refused(scene: Scene, reason: str, message: str) -> Step:
     """The step after the API server would not take the pod of this start."""
     return _failed(scene, reason, message, retry=True)
+
+
+def given_up(scene: Scene, pod: Pod, found: Hindrance) -> Step:
+    """The step after a pod's container was kept from running for too long: its place is free."""
+    step = _failed(scene, found.reason, found.message, retry=True)
+    # The same event as while it was waited for.
+    notes = tuple(dataclasses.replace(note, same=found.reason) for note in step.notes)
+    return dataclasses.replace(step, notes=notes, delete=(pod,))
 
 
 def lost(scene: Scene, reason: str, message: str) -> Step:

@@ -15,7 +15,7 @@ from sojourn_operator.act import status as conditions
 from sojourn_operator.act.status import FALSE, TRUE, UNKNOWN, Verdict
 from sojourn_operator.plan.words import counted
 from sojourn_operator.seen.pod import Pod
-from sojourn_operator.session import ending
+from sojourn_operator.session import ending, hindrance
 from sojourn_operator.session.note import Note, Subject
 from sojourn_operator.session.remedies import not_ready
 from sojourn_operator.session.scene import Doubt, Scene, Step
@@ -252,18 +252,20 @@ def _starting(scene: Scene, pod: Pod) -> Step:
         text = pod.ready_message or "its readiness probe fails"
         ready = _stuck(scene) or not_ready(reasons.NOT_ANSWERING, text)
         return Step(_judged(scene, scene.status, ready, *_up(scene, served=True)))
-    give_up = pod.created + scene.pending_seconds
-    if not pod.node and pod.unschedulable and scene.now >= give_up:
-        return _pausing_unschedulable(scene, pod)
+    found = hindrance.of(pod, node=_node(scene))
+    give_up = pod.created + scene.pending_seconds if found else None
+    if found and give_up is not None and scene.now >= give_up:
+        return ending.given_up(scene, pod, found)
     told = conditions.of(scene.status, PLACED).reason == reasons.PLACING
-    if told and pod.phase == "Pending" and not (pod.waiting or pod.unschedulable):
+    shown = found if found and found.early else None
+    if told and pod.phase == "Pending" and shown is None:
         # Its status says so since it was placed; a write for each step of a start is too many.
-        return Step(scene.status, deadline=give_up if not pod.node else None)
-    reason, _, _ = pod.waiting.partition(":")
-    ready = not_ready(reason or reasons.STARTING, _start_text(scene, pod))
+        return Step(scene.status, deadline=give_up)
+    reason = shown.early if shown else reasons.STARTING
+    ready = not_ready(reason, shown.message if shown else _start_text(scene))
     status = _judged(scene, scene.status, ready, *_up(scene, served=False))
-    notes = (_kept_waiting(scene, ready),) if reason else ()
-    return Step(status, notes=notes, deadline=give_up if not pod.node else None)
+    notes = (_kept_waiting(scene, ready),) if reason != reasons.STARTING else ()
+    return Step(status, notes=notes, deadline=give_up)
 
 
 def _kept_waiting(scene: Scene, ready: Verdict) -> Note:
@@ -274,18 +276,7 @@ def _kept_waiting(scene: Scene, ready: Verdict) -> Note:
     return Note(subject, reason, text, once_per=once, warning=True, same=ready.reason)
 
 
-def _pausing_unschedulable(scene: Scene, pod: Pod) -> Step:
-    seconds = scene.now - pod.created
-    message = f"not scheduled to {_node(scene)} in {seconds:.0f} s: {pod.unschedulable}"
-    status = pausing(scene, reason=reasons.UNSCHEDULABLE, message=message)
-    return Step(status, delete=(pod,))
-
-
-def _start_text(scene: Scene, pod: Pod) -> str:
-    if pod.waiting:
-        return f"its container does not run: {pod.waiting}"
-    if pod.unschedulable:
-        return f"not scheduled yet: {pod.unschedulable}"
+def _start_text(scene: Scene) -> str:
     if scene.runtime is not None and scene.runtime.phase:
         return f"{scene.runtime.phase.lower()} on {_node(scene)}"
     return f"the pod starts on {_node(scene)}"

@@ -19,7 +19,14 @@ from sojourn_operator.session import ending
 from sojourn_operator.session.scene import Runtime
 
 REFUSALS: Final = frozenset(
-    {reasons.UNSCHEDULABLE, reasons.NODE_PRESSURE, "UnexpectedAdmissionError", "NodeAffinity"}
+    {
+        reasons.UNSCHEDULABLE,
+        reasons.NOT_PREPARED,
+        reasons.NODE_PRESSURE,
+        "UnexpectedAdmissionError",
+        "NodeAffinity",
+        "ErrImageNeverPull",
+    }
 )
 AVOID_SECONDS: Final = 60.0
 """So long is a node left out that refused a start: its ledger needs a while to be true."""

@@ -64,6 +64,10 @@ REMEDIES: Final[Mapping[str, str]] = {
     reasons.POD_LOST: "it starts again from its last checkpoint; see who deletes pods by force",
     reasons.POD_REFUSED: "change what the message names: a quota, a policy, or spec.template",
     reasons.UNSCHEDULABLE: _ANOTHER_NODE,
+    reasons.NOT_PREPARED: (
+        "kubectl get events names what failed, such as FailedMount; where a mount takes so long, "
+        "raise operator.pendingSeconds of the chart"
+    ),
     "UnexpectedAdmissionError": _ANOTHER_NODE,
     "NodeAffinity": _ANOTHER_NODE,
     "OutOfcpu": _ANOTHER_NODE,
@@ -77,7 +81,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     "ImagePullBackOff": _IMAGE,
     "InvalidImageName": _IMAGE,
     "ErrImageNeverPull": (
-        "load the image onto the node, or let it be pulled: images.pullPolicy of the chart, or "
+        "load the image onto the nodes, or let it be pulled: images.pullPolicy of the chart, or "
         "spec.template.imagePullPolicy"
     ),
     "CreateContainerConfigError": (

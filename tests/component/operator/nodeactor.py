@@ -35,6 +35,8 @@ class Behaviour:
     """The pod takes long to save."""
     crash: bool = False
     """It ends right after its start."""
+    waiting: str = ""
+    """Why the kubelet does not start the container, as "ErrImagePull: not found"."""
     refuse: str = ""
     """The kubelet does not admit it, for this reason."""
     status: Raw = field(default_factory=dict)
@@ -198,6 +200,11 @@ class NodeActor:
             return
         if "deletionTimestamp" in pod["metadata"]:
             self._patch(pod, {"phase": "Failed"})
+            return
+        if behaviour.waiting:
+            reason, _, message = behaviour.waiting.partition(": ")
+            waiting = {"waiting": {"reason": reason, "message": message}}
+            self._patch(pod, {"containerStatuses": [_container(waiting)]})
             return
         uid = pod["metadata"]["uid"]
         self._addresses += 1

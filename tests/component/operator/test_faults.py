@@ -480,6 +480,27 @@ def test_a_pod_that_is_not_scheduled_is_placed_elsewhere(rig: Rig) -> None:
     assert rig.until_ready("chat", epoch=2)["node"] == "node-b"
 
 
+def test_a_container_that_cannot_start_gives_its_place_to_others_and_is_tried_again(
+    rig: Rig,
+) -> None:
+    rig.settings["pendingSeconds"] = 1
+    rig.nodes.add_node("node-a", slices=10)
+    rig.nodes.of("broken").waiting = 'CreateContainerConfigError: secret "key" not found'
+    rig.operate()
+    rig.create("broken", resources={"slices": 8})
+    rig.until("broken", "Placed", "False", "CreateContainerConfigError")
+    rig.create("chat", resources={"slices": 8})
+    rig.until_ready("chat")
+    assert rig.status("broken")["failures"] >= 1
+    rig.nodes.of("broken").waiting = ""
+    rig.delete("chat")
+    wait_until(
+        lambda: rig.condition("broken", "Ready").get("status") == "True",
+        what="it serves once nothing keeps it",
+        instead=lambda: rig.condition("broken", "Ready"),
+    )
+
+
 def test_an_unknown_model_is_named_and_the_session_starts_once_it_is_there(rig: Rig) -> None:
     rig.nodes.add_node("node-a")
     rig.operate()

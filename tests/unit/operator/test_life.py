@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -92,6 +93,83 @@ def test_a_start_goes_from_placing_to_serving() -> None:
     assert found.says(PLACED) == ("True", "Placed")
     assert found.says(PAUSED) == ("False", "Running")
     assert found.status.started_at
+
+
+KEPT = [
+    ({"node": "node-a", "waiting": 'CreateContainerConfigError: secret "key" not found'}, True),
+    ({"node": "node-a", "waiting": "ImagePullBackOff: Back-off pulling image"}, True),
+    ({"node": "node-a", "waiting": "WordToCome"}, True),
+    ({"node": "node-a", "unprepared": True}, False),
+    ({"unschedulable": "0/1 nodes are available: 1 Insufficient cpu."}, False),
+]
+
+
+@pytest.mark.parametrize(("state", "early"), KEPT)
+def test_a_start_that_is_kept_from_running_for_too_long_gives_up_its_place(
+    state: dict[str, Any], *, early: bool
+) -> None:
+    found = Pretend()
+    found.place()
+    found.pods["chat-1"] = dataclasses.replace(found.pods["chat-1"], **state)
+    found.settle()
+    assert found.says(PLACED)[0] == "True"
+    assert (found.says(READY)[1] != "Starting") == early
+    assert found.look().deadline == found.now + 60.0
+    found.now += 60.0
+    found.settle()
+    reason = found.says(READY)[1]
+    assert found.says(PLACED) == ("False", reason)
+    assert reason != "Starting"
+    assert "tries again in 5 s" in of(found.status, READY).message
+    assert found.status.failure is not None
+    assert (found.status.failures, found.status.failure.retry) == (1, True)
+    found.end_pods()
+    assert found.pods == {}
+    assert len({name for name, _ in found.told}) == 1, "the wait and its end are one event"
+    found.place()
+    assert found.created == ["chat-1", "chat-2"]
+
+
+def test_a_slow_image_is_no_failed_start() -> None:
+    """While an image is pulled, the kubelet says nothing but ContainerCreating."""
+    found = Pretend()
+    found.place()
+    found.pods["chat-1"] = dataclasses.replace(found.pods["chat-1"], node="node-a")
+    found.now += 600.0
+    found.settle()
+    assert found.says(PLACED)[0] == "True"
+    found.run_pods()
+    assert found.says(READY) == ("True", "Serving")
+
+
+def test_a_start_that_no_time_mends_is_tried_less_often_each_time_and_at_once_when_changed() -> (
+    None
+):
+    found = Pretend()
+    for failures in range(1, 4):
+        found.place()
+        name = f"chat-{failures}"
+        found.pods[name] = dataclasses.replace(
+            found.pods[name], node="node-a", waiting="InvalidImageName: ?", created=found.now
+        )
+        found.now += 60.0
+        found.settle()
+        found.end_pods()
+        assert pacing.not_before(found.session) == found.now + 5.0 * 2 ** (failures - 1)
+        assert pacing.avoid(found.session, now=found.now) == ()
+    meta = dataclasses.replace(found.session.meta, generation=2)
+    assert pacing.not_before(dataclasses.replace(found.session, meta=meta)) == 0.0
+
+
+def test_a_node_without_the_image_is_left_out_for_a_while() -> None:
+    found = Pretend()
+    found.place()
+    found.pods["chat-1"] = dataclasses.replace(
+        found.pods["chat-1"], node="node-a", waiting="ErrImageNeverPull: runtime:9"
+    )
+    found.now += 60.0
+    found.settle()
+    assert pacing.avoid(found.session, now=found.now) == ("node-a",)
 
 
 def test_a_pause_tells_why_before_and_after() -> None:

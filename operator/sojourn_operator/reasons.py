@@ -15,6 +15,7 @@ NOT_ANSWERING: Final = "NotAnswering"
 ENGINE_STALLED: Final = "EngineStalled"
 PAUSING: Final = "Pausing"
 PAUSED: Final = "Paused"
+DELETING: Final = "Deleting"
 WAITING_FOR_ROOM: Final = "WaitingForRoom"
 INVALID_SPEC: Final = names.INVALID_SPEC
 INVALID_TEMPLATE: Final = names.INVALID_TEMPLATE

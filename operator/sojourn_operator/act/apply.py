@@ -239,8 +239,7 @@ class Hands:
             raw = self._api.create(PODS, purges.build(session, config=self._config))
         except ExistsError:
             meta = session.meta
-            name = f"{meta.name}-{purges.SUFFIX}"
-            raw = self._api.get(PODS, name=name, namespace=meta.namespace)
+            raw = self._api.get(PODS, name=purges.name(meta), namespace=meta.namespace)
         except ApiError as error:
             if error.status not in REFUSED:
                 raise

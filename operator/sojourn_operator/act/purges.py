@@ -7,7 +7,7 @@ this one, without a GPU. An object store is emptied by its own lifecycle rules, 
 from typing import Any, Final
 
 from sojourn_api import names
-from sojourn_api.objects import Session
+from sojourn_api.objects import ObjectMeta, Session
 
 from sojourn_operator.act import pods
 from sojourn_operator.config import Config
@@ -23,6 +23,11 @@ if os.path.isdir(folder):
 """
 
 
+def name(meta: ObjectMeta) -> str:
+    """Of the pod that removes the session's folder."""
+    return f"{meta.name}-{SUFFIX}"
+
+
 def build(session: Session, *, config: Config) -> dict[str, Any]:
     """It sees its namespace's folder of the store, and nothing else."""
     meta = session.meta
@@ -32,7 +37,7 @@ def build(session: Session, *, config: Config) -> dict[str, Any]:
         "subPath": meta.namespace,
     }
     container = {
-        "name": SUFFIX,
+        "name": names.CONTAINER,
         "image": config.session_image,
         "imagePullPolicy": config.session_image_pull_policy,
         "command": ["python3", "-c", PROGRAM, f"{names.STORE_MOUNT}/{meta.name}"],
@@ -44,7 +49,7 @@ def build(session: Session, *, config: Config) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": f"{meta.name}-{SUFFIX}",
+            "name": name(meta),
             "namespace": meta.namespace,
             "labels": {
                 pods.MANAGED_BY: names.MANAGER_OPERATOR,

@@ -89,6 +89,11 @@ class Pod:
     def deleting(self) -> bool:
         return self.deleted_at is not None
 
+    @property
+    def touched(self) -> bool:
+        """Whether its folder in the store may exist: the kubelet makes it for the container."""
+        return self.started or self.waiting.startswith(("CreateContainerError", "RunContainer"))
+
     def ended(self, now: float) -> bool:
         """Whether nothing of it runs any more, as far as the API server can know."""
         if self.phase in ("Succeeded", "Failed"):

@@ -45,6 +45,7 @@ CALM = frozenset({reasons.RUNNING, reasons.NOT_STARTED, conditions.PENDING})
 """Reasons of Paused=False under which no pause is under way."""
 GONE: Final = frozenset({"SnapshotMissing", "SnapshotCorrupt"})
 """Failures that a runtime reports of the saved context itself; after all others it is intact."""
+NO_CONTEXT = Verdict(CONTEXT_SAVED, FALSE, reasons.EMPTY, "there is no context yet")
 _EMPTY = Verdict(CONTEXT_SAVED, TRUE, reasons.EMPTY, "there was no context to save")
 NO_TRAFFIC: Final = Verdict(TARGET_MET, UNKNOWN, reasons.NO_TRAFFIC, "the session does not run")
 OUT_OF_MEMORY: Final = "OOMKilled"
@@ -223,7 +224,9 @@ def kept(scene: Scene) -> Verdict:
     So does what nobody knows: a crash without a report, a node that is lost.
     """
     known = conditions.of(scene.status, CONTEXT_SAVED)
-    if known.reason in GONE or (known.status == UNKNOWN and known.reason != conditions.PENDING):
+    if known.reason in {*GONE, reasons.NOT_STARTED} or (
+        known.status == UNKNOWN and known.reason != conditions.PENDING
+    ):
         return known
     saved = scene.status.snapshot
     return _saved_verdict(saved) if saved else _EMPTY

@@ -23,7 +23,7 @@ from sojourn_operator.session.scene import Doubt, Scene, Step
 
 def look(scene: Scene) -> Step:
     """The next step of this session."""
-    scene = _with_its_address(scene)
+    scene = _with_its_traces(_with_its_address(scene))
     placed = conditions.of(scene.status, PLACED)
     step = _placed(scene, reason=placed.reason) if placed.status == TRUE else _unplaced(scene)
     return _with_leftovers(scene, step)
@@ -35,8 +35,23 @@ def _with_its_address(scene: Scene) -> Scene:
     own = services.endpoint(session) if session.status.epoch else ""
     if session.status.endpoint == own:
         return scene
-    status = dataclasses.replace(session.status, endpoint=own)
-    return dataclasses.replace(scene, session=dataclasses.replace(session, status=status))
+    return _with(scene, dataclasses.replace(session.status, endpoint=own))
+
+
+def _with_its_traces(scene: Scene) -> Scene:
+    """From its first container on there may be something of it in the store."""
+    if not (never_ran(scene.status) and any(pod.touched for pod in scene.pods)):
+        return scene
+    return _with(scene, _judged(scene, scene.status, ending.NO_CONTEXT))
+
+
+def _with(scene: Scene, status: SessionStatus) -> Scene:
+    return dataclasses.replace(scene, session=dataclasses.replace(scene.session, status=status))
+
+
+def never_ran(status: SessionStatus) -> bool:
+    """Whether no start came so far that the store could have a folder of the session."""
+    return conditions.of(status, CONTEXT_SAVED).reason == reasons.NOT_STARTED
 
 
 def where(placement: SessionPlacement) -> str:
@@ -105,31 +120,47 @@ def _with_leftovers(scene: Scene, step: Step) -> Step:
     rest = [pod for pod in scene.pods if _remains(scene, pod)]
     placed = conditions.of(step.status, PLACED).status == TRUE
     step = dataclasses.replace(step, release=step.release + ended, delete=step.delete + delete)
-    if not scene.session.meta.deleting or rest or placed:
+    if not scene.session.meta.deleting:
         return step
+    if rest or placed:
+        return _deleting(scene, step, f"the end of its pod {', '.join(pod.name for pod in rest)}")
     return _last(scene, step)
+
+
+def _deleting(scene: Scene, step: Step, awaited: str) -> Step:
+    ready = not_ready(reasons.DELETING, f"the session is deleted, and waits for {awaited}".rstrip())
+    return dataclasses.replace(step, status=_judged(scene, step.status, ready))
 
 
 def _last(scene: Scene, step: Step) -> Step:
     """Nothing of a deleted session runs: its saved context goes, if it shall, and then itself."""
     keeps = scene.session.spec.snapshot_policy is SnapshotPolicy.RETAIN
-    if keeps or not scene.status.epoch:
+    if keeps or not scene.status.epoch or never_ran(scene.status):
         return _finished(scene, step)
     if not scene.purges:
         text = "the operator empties no bucket; a session made anew under the name clears it"
         step = dataclasses.replace(step, notes=(*step.notes, not_purged(scene, text)))
         return _finished(scene, step)
-    pod = scene.purge
+    pod, name = scene.purge, purges.name(scene.session.meta)
+    waits = _deleting(scene, step, f"the pod {name}, which removes its saved context")
     if pod is None:
-        return dataclasses.replace(step, purge=True)
+        return dataclasses.replace(waits, purge=True)
     give_up = pod.created + purges.SECONDS
     if pod.phase == "Succeeded":
         return _finished(scene, step)
     if pod.phase != "Failed" and scene.now < give_up:
-        return dataclasses.replace(step, deadline=give_up)
-    text = f"the pod {pod.name} ended as {pod.phase} {pod.reason} {pod.message}".rstrip()
-    step = dataclasses.replace(step, notes=(*step.notes, not_purged(scene, text)))
+        return dataclasses.replace(waits, deadline=give_up)
+    step = dataclasses.replace(step, notes=(*step.notes, not_purged(scene, _purge_failed(pod))))
     return _finished(scene, step)
+
+
+def _purge_failed(pod: Pod) -> str:
+    found = hindrance.of(pod, node=pod.node or "any node")
+    if pod.phase == "Failed":
+        how = f"ended as {pod.phase} {pod.reason} {pod.message}".rstrip()
+    else:
+        how = f"did not {'end' if pod.started else 'start'} in {purges.SECONDS} s"
+    return f"the pod {pod.name} {how}{': ' + found.message if found else ''}"
 
 
 def _finished(scene: Scene, step: Step) -> Step:
@@ -296,8 +327,8 @@ def _up(scene: Scene, *, served: bool) -> tuple[Verdict, ...]:
 
 def _at_start(scene: Scene) -> Verdict:
     """Of a session that does not answer yet: nothing of it is in memory alone."""
-    if scene.status.snapshot is None:
-        return Verdict(CONTEXT_SAVED, FALSE, reasons.EMPTY, "there is no context yet")
+    if scene.status.snapshot is None and not never_ran(scene.status):
+        return ending.NO_CONTEXT
     return ending.kept(scene)
 
 

@@ -22,6 +22,10 @@ FOR_ROOM = frozenset({actions.NO_ROOM, actions.NODES_OUT, actions.ROOM_IS_FREED}
 """Reasons of the plan that a user knows as waiting for room."""
 FOR_SOMEONE = frozenset({actions.NO_GPU, actions.QUOTA})
 """Reasons of the plan to wait until somebody changes something."""
+_NOTHING_STORED = Verdict(
+    CONTEXT_SAVED, FALSE, reasons.NOT_STARTED, "no start has run yet, so there is no context"
+)
+"""Of a first start; until a container runs, the store has nothing of the session to be removed."""
 HELD = frozenset({reasons.SUSPENDED, reasons.IDLE})
 """Pauses that end by a wish, not by free room."""
 
@@ -54,7 +58,7 @@ def placed(
         not_ready(reasons.STARTING, f"the pod starts on {placement.node}"),
         Verdict(PLACED, TRUE, reasons.PLACING, f"on {place}; {message}" if message else place),
         Verdict(PAUSED, FALSE, reasons.RUNNING, "no pause is under way"),
-        *_no_context(status),
+        *(_no_context(status) if session.status.epoch or after else [_NOTHING_STORED]),
         ending.NO_TRAFFIC,
         generation=session.meta.generation,
         now=now,
@@ -65,7 +69,7 @@ def _no_context(status: SessionStatus) -> list[Verdict]:
     """What is said of the context of a session that never had one; else what is said stays."""
     if conditions.of(status, CONTEXT_SAVED).reason != conditions.PENDING:
         return []
-    return [Verdict(CONTEXT_SAVED, FALSE, reasons.EMPTY, "there is no context yet")]
+    return [ending.NO_CONTEXT]
 
 
 def nominated(session: Session, nomination: Nomination | None) -> SessionStatus:

@@ -34,6 +34,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     reasons.STARTING: "it answers soon; kubectl describe pod tells what its start waits for",
     reasons.PAUSING: "its context is being saved; nothing has to be done",
     reasons.PAUSED: "it comes back by itself when there is room, unless it shall rest or go",
+    reasons.DELETING: "nothing has to be done",
     reasons.SUSPENDED: "set it to false to bring the session back",
     reasons.IDLE: (
         "a request through the gateway wakes it, or: kubectl annotate llms -n {namespace} {name} "

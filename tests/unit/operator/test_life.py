@@ -12,10 +12,10 @@ from sojourn_api.names import CONTEXT_SAVED, PAUSED, PLACED, READY, TARGET_MET
 from sojourn_api.objects import Offender, SnapshotPolicy
 from sojourn_operator.act.status import Verdict, of
 from sojourn_operator.seen.pod import Terminated
-from sojourn_operator.session import ending, life, pacing
+from sojourn_operator.session import ending, life, orders, pacing
 from sojourn_operator.session.scene import Runtime, Scene
 
-from tests.unit.pretend_session import TIER, KilledError, Pretend, pod, report, session
+from tests.unit.pretend_session import TIER, KilledError, Pretend, place, pod, report, session
 
 
 def serving() -> Pretend:
@@ -343,6 +343,9 @@ def test_a_context_seen_by_a_start_that_fails_otherwise_is_saved() -> None:
 def test_a_start_says_nothing_of_memory_before_it_answers() -> None:
     found = Pretend()
     found.place()
+    assert found.says(CONTEXT_SAVED) == ("False", "NotStarted")
+    found.pods["chat-1"] = dataclasses.replace(found.pods["chat-1"], node="node-a", started=True)
+    found.settle()
     assert found.says(CONTEXT_SAVED) == ("False", "NothingToSave")
     found.run_pods()
     assert found.says(CONTEXT_SAVED) == ("False", "InMemory")
@@ -488,6 +491,94 @@ def test_a_session_that_never_ran_has_nothing_to_purge() -> None:
     found.delete()
     assert found.gone
     assert not found.purged
+
+
+@pytest.mark.parametrize("purges", [True, False])
+def test_a_session_of_which_no_container_ran_is_gone_at_once_without_a_purge(
+    *, purges: bool
+) -> None:
+    found = Pretend(purges=purges)
+    for epoch in (1, 2):
+        found.place()
+        name = f"chat-{epoch}"
+        found.pods[name] = dataclasses.replace(
+            found.pods[name], node="node-a", waiting="ErrImagePull: no such tag"
+        )
+        found.now += 60.0
+        found.settle()
+        found.end_pods()
+    assert found.says(CONTEXT_SAVED) == ("False", "NotStarted")
+    found.place()
+    found.delete()
+    found.end_pods()
+    assert found.gone
+    assert not found.purged
+    assert [reason for reason, _, _ in found.events if reason == "ContextNotDeleted"] == []
+
+
+@pytest.mark.parametrize("waiting", ["", "CreateContainerError: no such command"])
+def test_whatever_an_earlier_start_may_have_left_is_purged(waiting: str) -> None:
+    """Though it never answered, and a later start did not come so far."""
+    found = Pretend()
+    found.place()
+    found.pods["chat-1"] = dataclasses.replace(
+        found.pods["chat-1"], node="node-a", started=not waiting, waiting=waiting
+    )
+    found.settle()
+    found.now += 60.0
+    found.pods["chat-1"] = dataclasses.replace(found.pods["chat-1"], phase="Failed")
+    found.settle()
+    found.place()
+    found.delete()
+    assert found.purged
+
+
+def test_what_was_retained_under_the_name_is_purged_with_a_session_that_never_ran() -> None:
+    found = Pretend()
+    placed = orders.placed(found.session, place(), message="", now=found.now, after=4)
+    found.session = dataclasses.replace(found.session, status=placed)
+    found.delete()
+    assert found.purged
+
+
+def test_a_deleted_session_says_what_it_waits_for() -> None:
+    found = serving()
+    found.delete()
+    assert found.says(READY) == ("False", "Deleting")
+    assert "waits for the end of its pod chat-1" in of(found.status, READY).message
+    found.end_pods()
+    assert found.says(READY) == ("False", "Deleting")
+    ready = of(found.status, READY).message
+    assert "the pod chat-purge, which removes its saved context" in ready
+    assert "comes back" not in ready
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ({"unschedulable": "0/1 nodes fit"}, "did not start in 120 s: not scheduled to any node"),
+        ({"node": "n", "waiting": "ErrImagePull: x"}, "did not start in 120 s: its container"),
+        ({"phase": "Running", "node": "n", "started": True}, "did not end in 120 s"),
+        ({"phase": "Failed", "reason": "Evicted"}, "ended as Failed Evicted"),
+    ],
+)
+def test_a_purge_that_failed_says_how(state: dict[str, Any], told: str) -> None:
+    found = serving()
+    meta = dataclasses.replace(found.session.meta, deleting=True)
+    purge = pod(0, name="chat-purge", created=found.now - 120.0, finalizers=(), **state)
+    gone = dataclasses.replace(found.session, meta=meta)
+    gone = dataclasses.replace(gone, status=paused(found).status)
+    step = life.look(Scene(gone, now=found.now, purges=True, purge=purge))
+    assert step.finish
+    (note,) = step.notes
+    assert note.reason == "ContextNotDeleted"
+    assert f"the pod chat-purge {told}" in note.message
+
+
+def paused(found: Pretend) -> Pretend:
+    found.pause()
+    found.end_pods()
+    return found
 
 
 def test_failures_are_forgotten_after_a_calm_minute() -> None:

@@ -47,6 +47,8 @@ CRASHED: Final = "Crashed"
 UNSCHEDULABLE: Final = "Unschedulable"
 POD_REFUSED: Final = "PodRefused"
 NOT_PREPARED: Final = "PodNotPrepared"
+CLAIM_NOT_FOUND: Final = "ClaimNotFound"
+CLAIM_NOT_BOUND: Final = "ClaimNotBound"
 
 # ContextSaved.
 SAVED: Final = "Saved"

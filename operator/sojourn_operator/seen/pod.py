@@ -73,6 +73,8 @@ class Pod:
     """Bytes that the runtime's container may take; 0: as many as the node has."""
     context_length: int = 0
     """Tokens that it holds at most; 0 where it does not say."""
+    claims: tuple[str, ...] = ()
+    """The PersistentVolumeClaims that it mounts."""
     unprepared: bool = False
     """Its kubelet has yet to mount its volumes or to set up its network; an image comes after."""
 
@@ -152,6 +154,7 @@ def parse_pod(raw: Mapping[str, object]) -> Pod:
         memory_bytes=memory_bytes,
         memory_limit=_memory_limit(root.part("spec")),
         context_length=_number(meta.annotations.get(ANNOTATION_CONTEXT_LENGTH, "")),
+        claims=_claims(root.part("spec")),
         unprepared=_is_false(conditions, "PodReadyToStartContainers"),
     )
 
@@ -181,6 +184,12 @@ def _sum(spec: Reader, name: str, scale: int) -> int:
 def _memory_limit(spec: Reader) -> int:
     found = (one for one in spec.parts("containers") if one.text("name", "") == CONTAINER)
     return sum(_amount(one.part("resources").part("limits"), "memory", 1) for one in found)
+
+
+def _claims(spec: Reader) -> tuple[str, ...]:
+    volumes = spec.parts("volumes")
+    found = (one.part("persistentVolumeClaim").text("claimName", "") for one in volumes)
+    return tuple(sorted(set(found) - {""}))
 
 
 def _amount(amounts: Reader, name: str, scale: int) -> int:

@@ -285,7 +285,7 @@ def _starting(scene: Scene, pod: Pod) -> Step:
         return Step(_judged(scene, scene.status, ready, *_up(scene, served=True)))
     found = hindrance.of(pod, node=_node(scene))
     give_up = pod.created + scene.pending_seconds if found else None
-    if found and give_up is not None and scene.now >= give_up:
+    if found and (found.hopeless or scene.now >= pod.created + scene.pending_seconds):
         return ending.given_up(scene, pod, found)
     told = conditions.of(scene.status, PLACED).reason == reasons.PLACING
     shown = found if found and found.early else None

@@ -65,6 +65,10 @@ REMEDIES: Final[Mapping[str, str]] = {
     reasons.POD_LOST: "it starts again from its last checkpoint; see who deletes pods by force",
     reasons.POD_REFUSED: "change what the message names: a quota, a policy, or spec.template",
     reasons.UNSCHEDULABLE: _ANOTHER_NODE,
+    reasons.CLAIM_NOT_FOUND: "create it (examples/namespace.yaml)",
+    reasons.CLAIM_NOT_BOUND: (
+        "kubectl describe pvc tells what it waits for, such as a PersistentVolume or a provisioner"
+    ),
     reasons.NOT_PREPARED: (
         "kubectl get events names what failed, such as FailedMount; where a mount takes so long, "
         "raise operator.pendingSeconds of the chart"

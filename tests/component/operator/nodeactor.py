@@ -37,6 +37,8 @@ class Behaviour:
     """It ends right after its start."""
     waiting: str = ""
     """Why the kubelet does not start the container, as "ErrImagePull: not found"."""
+    unschedulable: str = ""
+    """Why the scheduler takes no node for it."""
     refuse: str = ""
     """The kubelet does not admit it, for this reason."""
     status: Raw = field(default_factory=dict)
@@ -164,7 +166,8 @@ class NodeActor:
 
     def _schedule(self, pod: Raw, everyone: list[Raw]) -> None:
         node = self._wanted(pod)
-        if self._fits(pod, node, everyone):
+        kept = self.of(pod["metadata"]["labels"][names.LABEL_SESSION]).unschedulable
+        if not kept and self._fits(pod, node, everyone):
             target = {"apiVersion": "v1", "kind": "Node", "name": node}
             body = {"metadata": {"name": pod["metadata"]["name"]}, "target": target}
             namespace = pod["metadata"]["namespace"]
@@ -173,7 +176,7 @@ class NodeActor:
             )
             pod["spec"]["nodeName"] = node
             return
-        message = "0/1 nodes are available: 1 Insufficient sojourn.dev/gpu-0"
+        message = kept or "0/1 nodes are available: 1 Insufficient sojourn.dev/gpu-0"
         known = pod.get("status", {}).get("conditions") or []
         if not any(entry["type"] == "PodScheduled" for entry in known):
             self._patch(pod, {"conditions": [_condition("PodScheduled", "False", message)]})

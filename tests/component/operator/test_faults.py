@@ -501,6 +501,25 @@ def test_a_container_that_cannot_start_gives_its_place_to_others_and_is_tried_ag
     )
 
 
+def test_a_session_without_its_claim_names_it_and_is_deleted_without_a_purge(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    text = 'persistentvolumeclaim "sojourn-store" not found. not found'
+    rig.nodes.of("chat").unschedulable = text
+    rig.operate()
+    rig.create("chat")
+    ready = rig.until("chat", "Ready", "False", "ClaimNotFound")
+    assert (
+        "PersistentVolumeClaim sojourn-store is not in namespace team; create it"
+        in (ready["message"])
+    )
+    assert rig.condition("chat", "Placed")["status"] == "False"
+    rig.delete("chat")
+    wait_until(lambda: rig.session("chat") is None, what="the session is gone", seconds=20.0)
+    assert rig.nodes.purged == []
+    assert rig.pods("chat") == []
+    assert [text for reason, text, _ in rig.events("chat") if reason == "ContextNotDeleted"] == []
+
+
 def test_an_unknown_model_is_named_and_the_session_starts_once_it_is_there(rig: Rig) -> None:
     rig.nodes.add_node("node-a")
     rig.operate()

@@ -7,6 +7,11 @@ from sojourn_api.names import CONTAINER
 from sojourn_operator.seen.pod import parse_pod
 from sojourn_operator.session import hindrance
 
+VOLUMES = [
+    {"name": claim, "persistentVolumeClaim": {"claimName": claim}}
+    for claim in ("sojourn-store", "sojourn-models")
+]
+
 
 def raw(
     *, node: str = "", state: dict[str, Any] | None = None, **conditions: tuple[str, str]
@@ -19,7 +24,7 @@ def raw(
     meta = {"name": "chat-1", "namespace": "team", "uid": "u", "resourceVersion": "1"}
     return {
         "metadata": meta,
-        "spec": {"nodeName": node},
+        "spec": {"nodeName": node, "volumes": VOLUMES},
         "status": {"conditions": told, "containerStatuses": containers},
     }
 
@@ -36,6 +41,16 @@ CREATING = waits("ContainerCreating")
     [
         (raw(node="n", state=waits("ErrImagePull", "no such tag")), "ErrImagePull", "no such tag"),
         (raw(PodScheduled=("False", "0/1 nodes fit")), "Unschedulable", "to node-a: 0/1 nodes fit"),
+        (
+            raw(PodScheduled=("False", 'persistentvolumeclaim "some" not found. not found')),
+            "ClaimNotFound",
+            "PersistentVolumeClaim some is not in namespace team",
+        ),
+        (
+            raw(PodScheduled=("False", "pod has unbound immediate PersistentVolumeClaims")),
+            "ClaimNotBound",
+            "PersistentVolumeClaim sojourn-models or sojourn-store cannot be used: pod has unbound",
+        ),
         (
             raw(node="n", state=CREATING, PodReadyToStartContainers=("False", "")),
             "PodNotPrepared",

@@ -161,6 +161,42 @@ def test_a_start_that_no_time_mends_is_tried_less_often_each_time_and_at_once_wh
     assert pacing.not_before(dataclasses.replace(found.session, meta=meta)) == 0.0
 
 
+def test_a_missing_claim_is_told_at_once_and_no_node_is_left_out_for_it() -> None:
+    found = Pretend()
+    for failures in (1, 2):
+        found.place()
+        name = f"chat-{failures}"
+        text = 'persistentvolumeclaim "sojourn-store" not found. not found'
+        found.pods[name] = dataclasses.replace(found.pods[name], unschedulable=text)
+        found.settle()
+        assert found.says(PLACED) == ("False", "ClaimNotFound")
+        assert of(found.status, READY).message == (
+            "PersistentVolumeClaim sojourn-store is not in namespace team; create it "
+            f"(examples/namespace.yaml); tries again in {5 * failures} s "
+            f"(failure {failures} in a row)"
+        )
+        assert found.pods == {}
+        assert pacing.avoid(found.session, now=found.now) == ()
+    assert len({name for name, _ in found.told}) == 1
+
+
+def test_an_unbound_claim_has_time_and_is_no_fault_of_its_node() -> None:
+    found = Pretend()
+    found.place()
+    found.pods["chat-1"] = dataclasses.replace(
+        found.pods["chat-1"],
+        unschedulable="pod has unbound immediate PersistentVolumeClaims",
+        claims=("sojourn-store",),
+    )
+    found.settle()
+    assert found.says(READY) == ("False", "ClaimNotBound")
+    assert found.says(PLACED)[0] == "True"
+    found.now += 60.0
+    found.settle()
+    assert found.says(PLACED) == ("False", "ClaimNotBound")
+    assert pacing.avoid(found.session, now=found.now) == ()
+
+
 def test_a_node_without_the_image_is_left_out_for_a_while() -> None:
     found = Pretend()
     found.place()

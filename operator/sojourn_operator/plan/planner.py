@@ -78,11 +78,7 @@ class Planner:
             tuple(turn.actions),
             next_deadline=min(turn.deadlines, default=None),
             notes=tuple(turn.notes),
-            never={
-                key: text
-                for key in sorted(self.board.wishing)
-                if (text := prospects.never(self.board, state.sessions[key]))
-            },
+            never=prospects.never(self.board, state.sessions),
         )
         trimmed = self._plugins.trim(state, found) if self._plugins.post else found
         return trimmed, turn.starts >= most

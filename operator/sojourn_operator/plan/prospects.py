@@ -4,13 +4,13 @@ Says so of those that wait, and of those that run and shall ask for something el
 next. Decides nothing.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from sojourn_operator.plan.actions import NO_GPU, NO_ROOM, NODES_OUT
 from sojourn_operator.plan.board import Board
 from sojourn_operator.plan.lacking import able_on
-from sojourn_operator.plan.state import Request, Session
+from sojourn_operator.plan.state import Place, Request, Session
 from sojourn_operator.plan.words import no_room
 
 
@@ -27,15 +27,26 @@ def lacking(board: Board, request: Request, *, avoid: Collection[str] = ()) -> t
     return next((one for one in found if one[0] == NODES_OUT), found[0])
 
 
-def never(board: Board, session: Session) -> str:
-    """Why a session that runs could not start again as it is written now; empty if it could."""
-    place, wish = session.place, session.wish
-    if place is None or wish is None:
-        return ""
+def never(board: Board, sessions: Mapping[str, Session]) -> dict[str, str]:
+    """Which of those that run could not start again as they are written now, and why."""
+    found: dict[str, str] = {}
+    known: dict[Request, tuple[str, str]] = {}
+    for key in sorted(board.wishing):
+        place, wish = sessions[key].place, sessions[key].wish
+        if place is None or wish is None or _would_do(board, place, wish):
+            continue
+        if wish not in known:
+            known[wish] = lacking(board, wish)
+        reason, text = known[wish]
+        if reason == NO_GPU:
+            found[key] = text
+    return found
+
+
+def _would_do(board: Board, place: Place, wish: Request) -> bool:
+    """Whether the node of a place could serve the wish on as many GPUs, if it were empty."""
     room = board.placer.rooms.get(place.node)
-    if room is not None:
-        need = board.placer.index.need(room, wish, len(place.gpus))
-        if need is not None and able_on(room, need) >= len(place.gpus):
-            return ""
-    reason, text = lacking(board, wish)
-    return text if reason == NO_GPU else ""
+    if room is None:
+        return False
+    need = board.placer.index.need(room, wish, len(place.gpus))
+    return need is not None and able_on(room, need) >= len(place.gpus)

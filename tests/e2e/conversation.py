@@ -40,7 +40,7 @@ class Reading:
 
 
 def client_of(base: str, api_key: str) -> openai.OpenAI:
-    """A client of one session; `base` is the address without /v1."""
+    """A client of one session, to be closed (`with`); `base` is the address without /v1."""
     return openai.OpenAI(base_url=f"{base}/v1", api_key=api_key, max_retries=0, timeout=120)
 
 
@@ -60,7 +60,10 @@ def chat_parts(
         max_completion_tokens=tokens,
         **_sampling(seed),
     )
-    return (chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+    with stream:
+        for chunk in stream:
+            if chunk.choices:
+                yield chunk.choices[0].delta.content or ""
 
 
 def _sampling(seed: int | None) -> dict[str, Any]:

@@ -4,14 +4,16 @@ Their order, and what is told about them, belongs to `story`; what must be true,
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import conversation
+import openai
 import yaml
 from conversation import Reading
 from kube import Kube
@@ -149,8 +151,8 @@ class Steps:
 
     def chat(self, name: str, question: str) -> str:
         """One streamed chat turn with a session."""
-        with self.kube.port_forward(name, namespace=NAMESPACE, port=PORT) as base:
-            return conversation.chat(conversation.client_of(base, API_KEY), MODEL, question)
+        with self._client(name) as client:
+            return conversation.chat(client, MODEL, question)
 
     def begin_together(
         self,
@@ -163,17 +165,24 @@ class Steps:
     ) -> tuple[Reading, ...]:
         """Start background responses at the same time, and read the first `read` tokens of each."""
         with (
-            self.kube.port_forward(name, namespace=NAMESPACE, port=PORT) as base,
+            self._client(name) as client,
             ThreadPoolExecutor(len(seeds)) as pool,
         ):
-            client = conversation.client_of(base, API_KEY)
             begin = partial(conversation.begin, client, model, tokens=tokens, read=read)
             return tuple(pool.map(lambda seed: begin(seed=seed), seeds))
 
     def go_on(self, name: str, reading: Reading, *, read: int | None = None) -> None:
         """Attach again to a response where the client left it."""
-        with self.kube.port_forward(name, namespace=NAMESPACE, port=PORT) as base:
-            conversation.go_on(conversation.client_of(base, API_KEY), reading, read=read)
+        with self._client(name) as client:
+            conversation.go_on(client, reading, read=read)
+
+    @contextmanager
+    def _client(self, name: str) -> Iterator[openai.OpenAI]:
+        with (
+            self.kube.port_forward(name, namespace=NAMESPACE, port=PORT) as base,
+            conversation.client_of(base, API_KEY) as client,
+        ):
+            yield client
 
 
 def condition(thing: dict[str, Any], kind: str) -> str:

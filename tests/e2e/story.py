@@ -200,8 +200,8 @@ def _compare(tale: Narrator, facts: Facts, place: Place) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         control_runtime(place.weights, Path(folder), model_name=MODEL) as base,
+        conversation.client_of(base, "no key is set there") as client,
     ):
-        client = conversation.client_of(base, "no key is set there")
         for seed, reading in facts.readings.items():
             control = conversation.whole(client, MODEL, tokens=TOKENS, seed=seed)
             facts.runs += (Run(seed, reading, control),)

@@ -34,8 +34,8 @@ def control(place: Place) -> Reading:
     with (
         tempfile.TemporaryDirectory() as folder,
         control_runtime(place.weights, Path(folder), model_name=MODEL) as base,
+        conversation.client_of(base, "no key is set there") as client,
     ):
-        client = conversation.client_of(base, "no key is set there")
         return conversation.whole(client, MODEL, tokens=TOKENS, seed=SEED)
 
 

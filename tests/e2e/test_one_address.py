@@ -46,8 +46,7 @@ class Heard:
 
     def listen(self, base: str, model: str) -> None:
         """Both at once, to their ends."""
-        client = conversation.client_of(base, API_KEY)
-        with ThreadPoolExecutor(2) as pool:
+        with conversation.client_of(base, API_KEY) as client, ThreadPoolExecutor(2) as pool:
             one = pool.submit(
                 conversation.listen, client, model, self.response, tokens=TOKENS, seed=SEED
             )
@@ -141,8 +140,10 @@ def test_a_chat_is_one_stream_with_the_text_of_a_run_never_paused(told: Told) ->
 
 
 def test_the_session_judges_the_key(told: Told, place: Place) -> None:
-    client = conversation.client_of(told.base, "a-wrong-key")
-    with pytest.raises(openai.AuthenticationError):
+    with (
+        conversation.client_of(told.base, "a-wrong-key") as client,
+        pytest.raises(openai.AuthenticationError),
+    ):
         client.responses.create(model=f"{NAMESPACE}/{SESSION}", input="Hello.")
     told_logs = place.kube.kubectl("-n", SYSTEM, "logs", f"deployment/{NAME}", "--all-pods")
     assert "listening on port" in told_logs

@@ -79,6 +79,16 @@ def load(to: Node, images: Sequence[Image]) -> None:
     wanted = [image for image in images if present.get(image.name) != image.manifest.digest]
     if not wanted:
         return
+    # containerd may collect a replaced image's layers at the moment when the new one is unpacked
+    # upon them. The second try finds them gone, and writes them.
+    refusal = _imported(to, wanted) and _imported(to, wanted)
+    if refusal:
+        raise ImageError(f"{to.name} refused the images: {refusal}")
+    _forget_replaced(to)
+
+
+def _imported(to: Node, wanted: Sequence[Image]) -> str:
+    """Why not; empty if they are."""
     held = set(_ctr(to, "content", "ls", "-q").split())
     lacking = {
         blob.digest: blob for image in wanted for blob in image.blobs if blob.digest not in held
@@ -95,9 +105,7 @@ def load(to: Node, images: Sequence[Image]) -> None:
         except BrokenPipeError:
             pass  # ctr ended early; it says why
         said = process.stdout.read().decode()
-    if process.returncode != 0:
-        raise ImageError(f"{to.name} refused the images: {said}")
-    _forget_replaced(to)
+    return said or f"exit status {process.returncode}" if process.returncode else ""
 
 
 def _forget_replaced(on: Node) -> None:

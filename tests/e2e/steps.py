@@ -126,12 +126,12 @@ class Steps:
 
     def wait_no_pod(self, name: str) -> None:
         """Until no pod of the session is left, and so its GPU is free."""
+        self.kube.wait(f"no pod of {name} is left", lambda: self.pods(name), lambda pods: not pods)
+
+    def pods(self, name: str) -> list[dict[str, Any]]:
+        """All pods of the session, those that have ended as well."""
         selector = f"{names.LABEL_SESSION}={name}"
-        self.kube.wait(
-            f"no pod of {name} is left",
-            lambda: self.kube.items("pods", "-n", NAMESPACE, "-l", selector),
-            lambda pods: not pods,
-        )
+        return self.kube.items("pods", "-n", NAMESPACE, "-l", selector)
 
     def wait_for(
         self, what: str, name: str, until: Callable[[dict[str, Any]], bool], *, seconds: float

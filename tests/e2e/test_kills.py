@@ -17,8 +17,7 @@ import pytest
 from control import control_runtime
 from conversation import Reading
 from places import Place
-from sojourn_api import names
-from steps import MODEL, NAMESPACE, Steps, condition, condition_of
+from steps import MODEL, Steps, condition, condition_of
 from story import Facts
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -118,9 +117,8 @@ def _is_ready_and_empty(node: dict[str, Any]) -> bool:
 
 def _pods(steps: Steps, session: str) -> list[str]:
     """Pods of a session that run or may run."""
-    selector = f"{names.LABEL_SESSION}={session}"
     return [
         pod["metadata"]["name"]
-        for pod in steps.kube.items("pods", "-n", NAMESPACE, "-l", selector)
+        for pod in steps.pods(session)
         if pod["status"]["phase"] in {"Pending", "Running", "Unknown"}
     ]

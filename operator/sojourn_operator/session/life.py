@@ -284,9 +284,10 @@ def _starting(scene: Scene, pod: Pod) -> Step:
         ready = _stuck(scene) or not_ready(reasons.NOT_ANSWERING, text)
         return Step(_judged(scene, scene.status, ready, *_up(scene, served=True)))
     found = hindrance.of(pod, node=_node(scene))
-    give_up = pod.created + scene.pending_seconds if found else None
-    if found and (found.hopeless or scene.now >= pod.created + scene.pending_seconds):
+    patience = pod.created + scene.pending_seconds
+    if found and (found.hopeless or scene.now >= patience):
         return ending.given_up(scene, pod, found)
+    give_up = patience if found else None
     told = conditions.of(scene.status, PLACED).reason == reasons.PLACING
     shown = found if found and found.early else None
     if told and pod.phase == "Pending" and shown is None:

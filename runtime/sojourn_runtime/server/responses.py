@@ -133,8 +133,10 @@ class Responses:
         self, http: web.Request, response: Response, stream: Stream | None, *, after: int
     ) -> web.StreamResponse:
         """The events behind number `after`: those that were, then those that come."""
-        running = response.ending is None and stream is not None
-        past = [] if running else list(events.replay(response, self._book.parts(response)))
+        running = stream if response.ending is None else None
+        past = (
+            [] if running is not None else list(events.replay(response, self._book.parts(response)))
+        )
         if past and after > past[-1].sequence:
             message = (
                 f"'starting_after' is {after}, and the last event of this response is"
@@ -152,9 +154,9 @@ class Responses:
             )
 
         try:
-            if stream is not None and running:
+            if running is not None:
                 await send(events.opening(response))
-                await self._follow(out, response, stream, after=after)
+                await self._follow(out, response, running, after=after)
                 response = await self._book.ended(response.id, follower)
                 await send(events.closing(response, self._book.said(response)))
             else:

@@ -95,7 +95,7 @@ class Turns:
         self._generation = 0
         self._peers: list[_Peer] = []
         self._share = REFERENCE_SHARE
-        self._slice_ns = 0
+        self._quantum_ns = 0
         self._left_ns = 0
         self._waiting_since = 0
 
@@ -124,7 +124,7 @@ class Turns:
                 self._waiting_since = now
             return False
         words[W_TURN] = now
-        self._left_ns = self._slice_ns * self._share // REFERENCE_SHARE
+        self._left_ns = self._quantum_ns
         return True
 
     def _next(self) -> bool:
@@ -166,7 +166,7 @@ class Turns:
         self.close()
         own = read_tier(self._grants, self._slot)
         self._share = max(1, own.share) if own.share else REFERENCE_SHARE
-        self._slice_ns = own.time_slice_ns
+        self._quantum_ns = own.time_slice_ns * self._share // REFERENCE_SHARE
         for slot in slots(self._grants):
             if slot == self._slot:
                 continue

@@ -116,6 +116,7 @@ class Arbiter:
             self._pages.append(page)
             self._watches.append(Watch(everybody, own_slot=slot))
             self._turns.append(Turns(everybody, page, own_slot=slot))
+        self._accounts = tuple(zip(self._pages, self._turns, strict=True))
         self._raised = False
         self._inside: Callable[[], Inside] | None = None
         self._stop = threading.Event()
@@ -191,9 +192,8 @@ class Arbiter:
 
     def step_done(self, seconds: float) -> None:
         nanoseconds = int(seconds * 1e9)
-        for page in self._pages:
+        for page, turns in self._accounts:
             page.step_done(nanoseconds)
-        for turns in self._turns:
             turns.spent(nanoseconds)
 
     def close(self) -> None:

@@ -102,6 +102,8 @@ def write_gguf(path: Path, tensors: Tensors, *, architecture: str = "llama", **e
             writer.add_tensor(stored_name(name), raw, raw_dtype=kind)
             continue
         writer.add_tensor(stored_name(name), kept)
+    if "divisors" in extra:
+        writer.add_tensor("rope_freqs.weight", np.array(extra["divisors"], np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

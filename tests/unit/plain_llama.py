@@ -87,6 +87,7 @@ class Scenario:
     frequencies: npt.NDArray[np.float64] = field(default_factory=lambda: PLAIN)
     windows: tuple[int, ...] = (999,) * 6
     scale: float = DIM**-0.5
+    dim: int = DIM
     norm_whole: bool = False
     used: int = 0
     normalised: bool = False
@@ -138,7 +139,7 @@ def llama(
             own_norm = w.get(f"self_attn.{part}_norm.weight")
             if own_norm is not None and scenario.norm_whole:
                 made = norm(made, own_norm)
-            made = made.reshape(len(tokens), -1, DIM)
+            made = made.reshape(len(tokens), -1, scenario.dim)
             if own_norm is not None and not scenario.norm_whole:
                 made = norm(made, own_norm)
             heads.append(made)

@@ -111,6 +111,31 @@ def test_chunks_equal_one_pass(
     assert chunked.kv.tobytes() == whole.kv.tobytes()
 
 
+def test_weights_are_mapped_and_not_copied(model_file: Path, weights_cache: Path) -> None:
+    """So they lie in the page cache once, however many processes compute them."""
+    program = (
+        "from pathlib import Path\n"
+        "from sojourn_runtime.model.protocol import Segment\n"
+        "from sojourn_runtime.model.runner import open_runner\n"
+        "def memory():\n"
+        "    status = Path('/proc/self/status').read_text()\n"
+        "    lines = dict(line.split(':', 1) for line in status.splitlines())\n"
+        "    return [int(lines[kind].split()[0]) << 10 for kind in ('RssAnon', 'RssFile')]\n"
+        "before = memory()\n"
+        f"runner = open_runner({str(model_file)!r}, cache_dir=Path({str(weights_cache)!r}),\n"
+        "                     num_blocks=1)\n"
+        "runner.forward([Segment([1, 2, 3], 0, (0,))])\n"
+        "print(*(now - then for now, then in zip(memory(), before)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    own, mapped = map(int, done.stdout.split())
+    bytes_of_weights = 269_100_288
+    assert mapped > 0.9 * bytes_of_weights
+    assert own < 0.3 * bytes_of_weights
+
+
 def test_a_warm_start_on_a_folder_imports_nothing_heavy(
     model_file: Path, weights_cache: Path, tmp_path: Path
 ) -> None:

@@ -91,6 +91,20 @@ async def test_log_probabilities_come_per_token(client: AsyncOpenAI) -> None:
     assert [top.token for top in logprobs.content[0].top_logprobs] == ["A", "B"]
 
 
+async def test_log_probabilities_come_with_each_token_of_a_stream(client: AsyncOpenAI) -> None:
+    stream = await client.chat.completions.create(
+        model="bytes", messages=USER, logprobs=True, top_logprobs=1, max_tokens=3, stream=True
+    )
+    told = []
+    async for chunk in stream:
+        (choice,) = chunk.choices
+        if choice.logprobs is not None and choice.logprobs.content is not None:
+            (entry,) = choice.logprobs.content
+            assert choice.delta.content == entry.token
+            told.append((entry.token, entry.logprob, [top.token for top in entry.top_logprobs]))
+    assert told == [(letter, -0.25, ["A"]) for letter in "All"]
+
+
 async def test_cached_tokens_are_told_with_where_they_were(rig: Any, client: AsyncOpenAI) -> None:
     rig.session.cached = 4
     answer = await client.chat.completions.create(model="bytes", messages=USER)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sojourn_runtime.model import rope_scaling
 from sojourn_runtime.model.cpu import CpuRunner
 from sojourn_runtime.model.errors import (
     UnknownWeightsFormat,
@@ -77,14 +78,42 @@ def test_the_same_weights_give_the_same_logits(
     changes = {"architectures": [f"{family.partition(' ')[0]}ForCausalLM"], **changes}
     tensors = (stored_tensors if family == "Phi3" else random_tensors)(**changes)
     file = write_gguf(tmp_path / "m.gguf", tensors, architecture=architecture, **extra)
-    logits = []
-    for path in (file, write_model(tmp_path / "folder", **changes)):
-        weights = open_weights(str(path), cache_dir=tmp_path / "cache")
-        runner = CpuRunner(weights, num_blocks=2, threads=1)
-        made = runner.forward([Segment(range(100), 0, (0, 1), "all")])
-        assert not isinstance(made, Interrupted)
-        logits.append(made)
-    assert logits[0].tobytes() == logits[1].tobytes()
+    folder = write_model(tmp_path / "folder", **changes)
+    found, expected = (logits_of(path, cache=tmp_path / "cache") for path in (file, folder))
+    assert found.tobytes() == expected.tobytes()
+
+
+def logits_of(path: Path, *, cache: Path) -> npt.NDArray[np.float32]:
+    runner = CpuRunner(open_weights(str(path), cache_dir=cache), num_blocks=2, threads=1)
+    made = runner.forward([Segment(range(100), 0, (0, 1), "all")])
+    assert not isinstance(made, Interrupted)
+    return made
+
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+def test_llama3_rope_comes_as_a_tensor_of_divisors(
+    write_model: Callable[..., Path], tiny_tensors: Tensors, tmp_path: Path
+) -> None:
+    scaling = rope_scaling.llama3(10000.0, 32, factor=8.0, low=1.0, high=4.0, original=64)
+    assert min(scaling.divisors) == 1
+    file = write_gguf(tmp_path / "m.gguf", tiny_tensors, divisors=scaling.divisors)
+    folder = write_model(tmp_path / "folder", rope_scaling=LLAMA3)
+    plain = write_model(tmp_path / "plain")
+    found, expected, other = (
+        logits_of(path, cache=tmp_path / "cache") for path in (file, folder, plain)
+    )
+    # in the file the divisors are float32, which may turn the last bit of a rotation
+    assert np.abs(found - expected).max() < 0.2
+    assert np.abs(found - expected).mean() < 0.015
+    assert np.abs(found - other).max() > 0.5
 
 
 def test_the_tokenizer_comes_from_the_header(gguf_file: Path, tmp_path: Path) -> None:

@@ -26,10 +26,22 @@ def effective(*, tier: int, asked: int) -> int:
     return tier - max(asked, 0)
 
 
+def aged(request: Progress) -> bool:
+    """It has waited so long that its importance does not count any more."""
+    return request.waited >= AGED
+
+
 def queue_order(request: Progress) -> tuple[bool, int, bool, int]:
     """Sort key of those who wait: the aged, then by importance, the parked before the new."""
-    aged = request.waited >= AGED
-    return (not aged, 0 if aged else -request.priority, not request.started, request.arrival)
+    old = aged(request)
+    return (not old, 0 if old else -request.priority, not request.started, request.arrival)
+
+
+def displaced(request: Progress) -> int:
+    """How often it counts as displaced once it runs: who waited that long, often, or those whom
+    it was preferred to would take its place at once.
+    """
+    return max(request.parks, PATIENCE) if aged(request) else request.parks
 
 
 def rank(request: Progress) -> tuple[int, int]:

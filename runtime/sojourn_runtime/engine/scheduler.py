@@ -14,7 +14,7 @@ from sojourn_runtime.engine.blocks import BlockPool
 from sojourn_runtime.engine.host import HostTier
 from sojourn_runtime.engine.moves import Ahead, Move
 from sojourn_runtime.engine.prefix import BLOCK, Entry, Hit, Name, PrefixIndex, names_of
-from sojourn_runtime.engine.priority import SHARE, displaceable, queue_order, rank, turn
+from sojourn_runtime.engine.priority import SHARE, displaceable, displaced, queue_order, rank, turn
 from sojourn_runtime.engine.request import Finish, Progress, Request
 from sojourn_runtime.engine.residency import Residency
 
@@ -69,6 +69,8 @@ class Scheduler:
     running: list[Progress] = field(default_factory=list)
     """By rank."""
     residency: Residency = field(init=False)
+    parked: int = 0
+    """How often a request was displaced."""
     _arrivals: int = 0
     _steps: int = 0
 
@@ -206,6 +208,7 @@ class Scheduler:
             hits = self.residency.match(progress)
         self.waiting.remove(progress)
         insort(self.running, progress, key=rank)
+        progress.parks = displaced(progress)
         progress.started, progress.ran, progress.waited = True, 0, 0
         self.residency.use(progress, hits)
         return True
@@ -282,6 +285,7 @@ class Scheduler:
         self.running.remove(progress)
         self.waiting.append(progress)
         progress.computed, progress.parks, progress.waited = 0, progress.parks + 1, 0
+        self.parked += 1
 
     def name_tails(self) -> None:
         """Name the growing blocks of all who run by what they hold now, so that they are saved."""

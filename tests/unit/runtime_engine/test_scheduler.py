@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sojourn_runtime.engine.prefix import BLOCK, root_name
-from sojourn_runtime.engine.priority import PATIENCE, QUANTUM, SHARE
+from sojourn_runtime.engine.priority import AGED, PATIENCE, QUANTUM, SHARE, effective
 from sojourn_runtime.engine.request import Finish, Progress, Request
 from sojourn_runtime.engine.scheduler import Limits, Scheduler
 
@@ -92,6 +92,11 @@ def test_an_important_request_gets_its_first_token_at_once(
     assert high.finish is Finish.LENGTH
 
 
+@given(st.integers(0, 2000), st.integers(-(2**31), 2**31))
+def test_nobody_rises_above_the_tier_of_its_session(tier: int, asked: int) -> None:
+    assert effective(tier=tier, asked=asked) <= effective(tier=tier, asked=0) == tier
+
+
 def test_equals_never_displace_one_another() -> None:
     scheduler = Scheduler(Limits(blocks=8, slots=1))
     device = Device(scheduler)
@@ -156,6 +161,50 @@ def test_a_request_displaced_often_keeps_its_place_for_a_while() -> None:
         device.step()
         waited += 1
     assert QUANTUM / 2 < waited <= QUANTUM + 1
+
+
+def test_who_waited_long_goes_before_more_important_ones_and_keeps_its_place_for_a_while() -> None:
+    """Important requests come without end, and there is always one that waits."""
+    scheduler = Scheduler(Limits(blocks=16, slots=1))
+    device = Device(scheduler)
+    low = scheduler.add(request("low", [1], answer=2 * QUANTUM), root=ROOT, priority=0)
+    steps = 0
+    while not low.finish:
+        for number in range(2 - len([each for each in scheduler.waiting if each is not low])):
+            high = request(f"high-{steps}-{number}", [2], answer=3)
+            scheduler.add(high, root=ROOT, priority=1)
+        before = low.total
+        device.step()
+        steps += 1
+        if low.total > before == 1:
+            assert AGED <= steps <= AGED + 3
+    assert low.parks > 0
+    assert 2 * AGED < steps <= 2 * (AGED + QUANTUM + 3)
+
+
+def test_a_shared_beginning_is_as_important_as_the_most_important_of_its_users() -> None:
+    """It goes on from where the less important one stands, and keeps what both have."""
+    scheduler = Scheduler(Limits(blocks=9, slots=4, prefill=64))
+    device = Device(scheduler)
+    same = [1] * 2 * BLOCK
+    low = scheduler.add(request("low", [*same, *[3] * 200], answer=9), root=ROOT, priority=0)
+    while not low.output:
+        device.step()
+    before = device.computed
+    high = scheduler.add(request("high", [*same, *[4] * 60], answer=30), root=ROOT, priority=2)
+    device.step()
+    assert high.output
+    assert device.computed - before == 60
+    shared = high.blocks[:2]
+    assert [scheduler.pool.refs(block) for block in shared] == [2, 2]
+    middle = scheduler.add(request("middle", [5] * 300), root=ROOT, priority=1)
+    device.step()
+    assert (low.parks, middle in scheduler.running) == (1, True)
+    assert [scheduler.pool.refs(block) for block in shared] == [1, 1]
+    while scheduler.waiting or scheduler.running:
+        device.step()
+    assert high.parks == 0
+    assert device.computed == low.total - 1 + 60 + 29 + 300
 
 
 def test_choices_of_one_prompt_compute_it_once() -> None:

@@ -40,6 +40,12 @@ class SnapshotCorrupt(ContextError):  # noqa: N818
     retry = False
 
 
+class SnapshotTooNew(SnapshotCorrupt):
+    """The newest snapshot was saved by a newer release: to go back to one before it would lose
+    what was said since.
+    """
+
+
 class SnapshotMissing(ContextError):  # noqa: N818
     """The store lacks what was committed to it: emptied, or another volume is mounted."""
 

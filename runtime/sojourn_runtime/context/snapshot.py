@@ -18,6 +18,7 @@ from sojourn_runtime.context.errors import (
     ContextError,
     SnapshotCorrupt,
     SnapshotOfOtherModel,
+    SnapshotTooNew,
     StaleEpoch,
 )
 from sojourn_runtime.context.journal import unpack
@@ -186,6 +187,8 @@ def load(store: Store, *, expected: str = "", owner: str = "") -> Loaded:
     for commit in commits:
         try:
             value, data = _read(store, commit.manifest)
+        except SnapshotTooNew:
+            raise
         except ContextError as error:
             notes.append(str(error))
             continue
@@ -235,7 +238,10 @@ def _read(store: Store, name: str) -> tuple[dict[str, Any], bytes]:
         raise SnapshotCorrupt(f"{store.uri}/{name}: its bytes differ from its sha256")
     value = json.loads(body)
     if value["v"] != VERSION:
-        raise SnapshotCorrupt(f"{store.uri}/{name}: version {value['v']}, this release reads 1")
+        raise SnapshotTooNew(
+            f"{store.uri}/{name}: version {value['v']}, and this release reads {VERSION}; start "
+            "the session with the release that saved it, or a newer one"
+        )
     return value, data
 
 

@@ -5,6 +5,7 @@ import os
 import threading
 import zlib
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -295,6 +296,18 @@ def test_a_snapshot_gives_back_what_was_put_in(store: Store) -> None:
         target = bytearray(IDENTITY.block_bytes)
         read_block(store, block, memoryview(target))
         assert target == content(block.tokens[0])
+
+
+def test_a_snapshot_of_a_newer_release_is_refused_and_nothing_older_taken(store: Store) -> None:
+    writer = saver(store)
+    commit(writer, 1)
+    commit(writer, 2)
+    body = store.read("manifest-1-2.json").rpartition(b"\nsha256:")[0]
+    newer = body.replace(b'{"v": 1', b'{"v": 2', 1)
+    store.delete("manifest-1-2.json")
+    store.put("manifest-1-2.json", [newer, b"\nsha256:" + sha256(newer).hexdigest().encode()])
+    with pytest.raises(SnapshotCorrupt, match=r"manifest-1-2\.json: version 2, .* reads 1; start"):
+        load(store)
 
 
 def test_a_spoilt_manifest_is_passed_over_and_said(store: Store) -> None:

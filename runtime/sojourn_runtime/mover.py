@@ -19,6 +19,7 @@ from sojourn_runtime.engine.moves import Ahead, Copy, Fetch, Load, Move, Save, S
 from sojourn_runtime.engine.prefix import Name
 from sojourn_runtime.model.pages import pages
 from sojourn_runtime.model.protocol import DeviceKv
+from sojourn_runtime.progress import Progress
 
 Kv: TypeAlias = npt.NDArray[np.uint8]
 Read: TypeAlias = Callable[[Name, memoryview], None]
@@ -187,6 +188,7 @@ def _blocks(move: Move) -> tuple[int, ...]:
 
 def _join(loads: dict[int, tuple[Load, Future[None]]], lost: Lost) -> None:
     """Wait for the store."""
+    progress = Progress("reading the saved context", total=len(loads))
     for block, (move, future) in loads.items():
         try:
             future.result()
@@ -194,4 +196,5 @@ def _join(loads: dict[int, tuple[Load, Future[None]]], lost: Lost) -> None:
         except ContextError as error:
             lost.blocks.add(block)
             lost.errors.append((move.name, error))
+        progress.add(1)
     loads.clear()

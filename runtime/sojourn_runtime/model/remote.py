@@ -20,6 +20,7 @@ from sojourn_runtime.model.errors import (
     UnsupportedModel,
     WeightsUnreachable,
 )
+from sojourn_runtime.progress import Progress
 
 KINDS: Final = (".safetensors", ".json", ".jinja")
 """Files of a Hugging Face folder that a model is opened from; the rest can be many times larger."""
@@ -85,9 +86,24 @@ def _files(uri: str) -> tuple[Any, str]:
 
 
 def _get(files: Any, path: str, target: Path) -> None:
-    files.get_file(path, str(target))
+    files.get_file(path, str(target), callback=_shown(target.name))
     with target.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def _shown(name: str) -> Any:
+    """What fsspec tells how far it is; not every file system does."""
+    from fsspec.callbacks import Callback  # noqa: PLC0415 - file:// must not pay for it
+
+    begun: list[Progress] = []
+
+    def tell(size: int | None, value: int, **_: object) -> None:
+        if size and not begun:
+            begun.append(Progress(f"fetching {name}", total=size))
+        for progress in begun:
+            progress.to(value)
+
+    return Callback(hooks={"shown": tell})
 
 
 def _publish(draft: Path, place: Path) -> None:

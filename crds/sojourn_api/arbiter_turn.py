@@ -127,6 +127,11 @@ class Turns:
         self._left_ns = self._quantum_ns
         return True
 
+    @property
+    def left_ns(self) -> int:
+        """What is left of the turn's quantum; 0 where it is not this pod's turn."""
+        return max(0, self._left_ns) if self._words[W_TURN] else 0
+
     def _next(self) -> bool:
         equals = self._equals()
         if not equals:

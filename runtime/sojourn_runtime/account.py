@@ -143,13 +143,19 @@ class Account:
         }
         if self.opened is not None:
             worker, keeper = self.opened.worker, self.opened.keeper
+            blocks = worker.scheduler.pool
             values |= {
+                "starts_total": keeper.epoch,
                 "requests_running": len(worker.scheduler.running),
                 "requests_waiting": len(worker.scheduler.waiting),
-                "kv_blocks": worker.scheduler.pool.count,
-                "kv_blocks_free": worker.scheduler.pool.free,
+                "requests_parked_total": worker.scheduler.parked,
+                "kv_blocks": blocks.count,
+                "kv_blocks_free": blocks.free,
+                "kv_used_share": 1 - blocks.free / blocks.count,
+                "effective_token_ratio": stats.effective(recomputed=worker.recomputed),
                 "unsaved_bytes": keeper.unsaved_bytes(),
                 "yielded_seconds_total": worker.arbiter.yielded,
+                "time_slice_left_seconds": worker.arbiter.slice_left,
                 "recomputed_tokens_total": worker.recomputed,
                 "host_blocks": worker.scheduler.residency.host.count,
                 "host_blocks_free": worker.scheduler.residency.host.free,

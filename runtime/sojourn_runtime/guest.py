@@ -61,6 +61,11 @@ class Guest:
         """Seconds waited for others."""
         return self._arbiter.yielded
 
+    @property
+    def slice_left(self) -> float:
+        """Seconds until equals may have their turn; 0 while it is not this process's."""
+        return self._arbiter.slice_left
+
     @contextmanager
     def request(self) -> Iterator[None]:
         """While it lasts, lower tiers stand still."""

@@ -130,6 +130,11 @@ class Arbiter:
         """No shared GPU."""
         return not self._watches
 
+    @property
+    def slice_left(self) -> float:
+        """Seconds until its equals may have their turn; 0 while it is not this pod's."""
+        return min((turns.left_ns for turns in self._turns), default=0) / 1e9
+
     def must_stop(self) -> bool:
         """Somebody of a higher tier computes now."""
         for watch in self._watches:  # noqa: SIM110 - any()'s generator costs as much as the look

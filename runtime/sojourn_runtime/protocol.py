@@ -107,3 +107,8 @@ class SessionPort(Protocol):
 
     def gauges(self) -> Mapping[str, float]:
         """Numbers for `/metrics` by short name: counters end in `_total`."""
+
+    def hand_over(self) -> tuple[Sequence[int], float]:
+        """Steps by what they took beside the pass (see `stats.HAND_OVER`), and the seconds of
+        all.
+        """

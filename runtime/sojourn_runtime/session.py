@@ -461,7 +461,8 @@ class Session:
             raise Refused("ContextTooLong", message, retry=False)
         if params.grammar and opened.model.grammars is None:
             raise Refused("UnsupportedParameter", "There are no grammars here.", retry=False)
-        if len(opened.worker.outputs) >= QUEUE:
+        # also those that the engine has not begun yet, since it computes a long step
+        if sum(not stream.done for stream in tuple(self._streams.values())) >= QUEUE:
             raise Refused("Busy", f"{QUEUE} requests wait already.", retry=True)
         if params.seed is None:
             params = replace(params, seed=secrets.randbits(63))
@@ -563,7 +564,14 @@ class Session:
         }
 
     def gauges(self) -> Mapping[str, float]:
-        return self._account.gauges(self.stats)
+        found = self._account.gauges(self.stats)
+        if self._resumed is not None:
+            found["resumed_tokens"] = self._resumed["tokens"]
+            found["resume_seconds"] = self._resumed["restoreMs"] / 1000
+        return found
+
+    def hand_over(self) -> tuple[Sequence[int], float]:
+        return self.stats.handed_over, self.stats.hand_over_seconds
 
 
 def _spill(scheduler: Scheduler, keeper: Keeper, name: bytes, data: memoryview) -> bool:

@@ -6,15 +6,21 @@ Written by the engine's thread, read by the server's: plain numbers and bounded 
 import math
 import os
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 AGE_SECONDS = 600.0
 """Without a request for so long, what was measured before says nothing of now. A guess."""
 WINDOW = 512
 """Latencies kept: the p95 then rests on the last 25 slowest, over some seconds of decode."""
+
+
+HAND_OVER: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
+"""Seconds: upper bounds of the buckets, around the millisecond that 32 requests take."""
 
 
 @dataclass(slots=True)
@@ -23,8 +29,15 @@ class Stats:
 
     steps: int = 0
     step_seconds: float = 0.0
+    given: int = 0
+    """Tokens handed to the model, also those of passes that were stopped and begun again."""
     tokens: int = 0
     """Tokens computed, of prompts and outputs."""
+    handed_over: list[int] = field(default_factory=lambda: [0] * (len(HAND_OVER) + 1))
+    """Steps by what was between scheduler and model beside the pass: planning, moves, sampling,
+    journal, telling; the last number is of those above all bounds.
+    """
+    hand_over_seconds: float = 0.0
     generated: int = 0
     ttft: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     itl: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -41,6 +54,14 @@ class Stats:
         self.steps += 1
         self.step_seconds += seconds
         self.tokens += tokens
+
+    def hand_over(self, seconds: float) -> None:
+        self.handed_over[bisect_left(HAND_OVER, seconds)] += 1
+        self.hand_over_seconds += seconds
+
+    def effective(self, *, recomputed: int) -> float:
+        """The share of the tokens handed to the model that had to be computed."""
+        return (self.tokens - recomputed) / self.given if self.given else 1.0
 
     def first_token(self, seconds: float) -> None:
         self.generated += 1

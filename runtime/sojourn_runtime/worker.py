@@ -181,6 +181,7 @@ class Worker:
 
     def step(self) -> bool:
         """Carry out one step; False if there was nothing to do."""
+        begin, passes = time.perf_counter(), self.stats.step_seconds
         self.pulse.works(STORE)
         self.keeper.keep_up(self.scheduler, self.model.runner.kv)
         if self.keeper.must_wait(self.scheduler.limits.prefill):
@@ -201,6 +202,8 @@ class Worker:
             self.mover.settle()  # copies to the host, which only a whole pass is behind
             return True
         self._take(plan.work, logits)
+        inside = self.stats.step_seconds - passes
+        self.stats.hand_over(time.perf_counter() - begin - inside)
         return True
 
     def _move(self, plan: Plan) -> bool:
@@ -252,6 +255,7 @@ class Worker:
         self.stop.poll = self.arbiter.must_stop if long and not self.arbiter.alone else None
         self.arbiter.step()
         tokens = sum(w.count for w in work)
+        self.stats.given += tokens
         self.pulse.computes(tokens=tokens)
         begin = time.perf_counter()
         logits = self.model.runner.forward(segments, stop=self.stop)

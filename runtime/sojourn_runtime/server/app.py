@@ -99,7 +99,9 @@ class Server:
         self._session = session
         self._guard = Guard(api_key)
         self._limit = max_body_bytes
-        self.metrics = Metrics(session.gauges)
+        self.metrics = Metrics(
+            session.gauges, model=session.model_name, hand_over=session.hand_over
+        )
         self._book = Book(session, self.metrics, most_responses=most_responses)
         self._runner: web.AppRunner | None = None
         self._adopted = False

@@ -1,20 +1,28 @@
 """Numbers for Prometheus.
 
-Latencies are taken where a token leaves the engine for its reader: time to first token from the
-request's arrival, inter-token latency as the gap between two tokens of one choice. An own
-registry, so that two servers of one process (tests) do not meet.
+What means the same as in vLLM has vLLM's name and its label `model_name`, so that dashboards and
+alerts for it go on; the rest begins with `sojourn_`. Latencies are taken where a token leaves the
+engine for its reader: time to first token from the request's arrival, inter-token latency as the
+gap between two tokens of one choice. An own registry, so that two servers of one process (tests)
+do not meet.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from sojourn_runtime.engine.request import Finish, Origin
+from sojourn_runtime.stats import HAND_OVER
 from sojourn_runtime.stream import TokenEvent
 
 FIRST_BUCKETS: Final = (
@@ -28,45 +36,59 @@ GAP_BUCKETS: Final = (
 )
 WHOLE_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+MODEL: Final = "model_name"
+OF_VLLM: Final = {
+    "requests_running": "num_requests_running",
+    "requests_waiting": "num_requests_waiting",
+    "requests_parked_total": "num_preemptions_total",
+    "kv_used_share": "kv_cache_usage_perc",
+    "tokens_generated_total": "generation_tokens_total",
+}
+"""Numbers of the session that vLLM counts too, and what it calls them."""
+
+HandOver = Callable[[], tuple[Sequence[int], float]]
+
+
+def none_handed_over() -> tuple[Sequence[int], float]:
+    return [0] * (len(HAND_OVER) + 1), 0.0
 
 
 class Metrics:
     """All that the server counts."""
 
-    def __init__(self, gauges: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(
+        self,
+        gauges: Callable[[], Mapping[str, float]],
+        *,
+        model: str = "",
+        hand_over: HandOver = none_handed_over,
+    ) -> None:
         self.registry = CollectorRegistry()
-        self._first = Histogram(
-            "sojourn_request_time_to_first_token_seconds",
+        self._model = model
+        self._first = self._histogram(
+            "time_to_first_token_seconds",
             "From the arrival of a request to its first token.",
             buckets=FIRST_BUCKETS,
-            registry=self.registry,
         )
-        self._gap = Histogram(
-            "sojourn_request_inter_token_latency_seconds",
-            "Between two tokens of one choice.",
-            buckets=GAP_BUCKETS,
-            registry=self.registry,
+        self._gap = self._histogram(
+            "inter_token_latency_seconds", "Between two tokens of one choice.", buckets=GAP_BUCKETS
         )
-        self._whole = Histogram(
-            "sojourn_request_duration_seconds",
+        self._whole = self._histogram(
+            "e2e_request_latency_seconds",
             "From the arrival of a request to its last token.",
             buckets=WHOLE_BUCKETS,
-            registry=self.registry,
         )
-        self._finished = Counter(
-            "sojourn_requests_finished_total",
-            "Choices that ended, by reason.",
-            ["reason"],
-            registry=self.registry,
+        self._finished = self._counter(
+            "request_success", "Choices that ended, by reason.", "finished_reason"
         )
-        self._prompt = Counter(
-            "sojourn_prompt_tokens_total", "Tokens of prompts.", registry=self.registry
-        )
-        self._cached = Counter(
-            "sojourn_prompt_tokens_cached_total",
-            "Tokens of prompts whose context was there already.",
-            registry=self.registry,
-        )
+        self._prompt = [
+            self._counter("prompt_tokens", "Tokens of prompts."),
+            self._counter("prefix_cache_queries", "Tokens whose context was looked for."),
+        ]
+        self._cached = [
+            self._counter("prompt_tokens_cached", "Tokens of prompts whose context was there."),
+            self._counter("prefix_cache_hits", "Tokens whose context was found."),
+        ]
         self._source = Counter(
             "sojourn_prompt_tokens_by_source_total",
             "Tokens of prompts, by where their context was: device, host, store, or computed.",
@@ -79,14 +101,24 @@ class Metrics:
             ["route", "status"],
             registry=self.registry,
         )
-        self.registry.register(_SessionCollector(gauges))
+        self.registry.register(_SessionCollector(gauges, hand_over, model=model))
+
+    def _histogram(self, name: str, text: str, *, buckets: Sequence[float]) -> Histogram:
+        made = Histogram(f"vllm:{name}", text, [MODEL], buckets=buckets, registry=self.registry)
+        return made.labels(self._model)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        made = Counter(f"vllm:{name}", text, [MODEL, *labels], registry=self.registry)
+        return made if labels else made.labels(self._model)
 
     def answered(self, *, route: str, status: int) -> None:
         self._http.labels(route, str(status)).inc()
 
     def prompt(self, *, tokens: int, cached: int, origin: Origin) -> None:
-        self._prompt.inc(tokens)
-        self._cached.inc(cached)
+        for counter in self._prompt:
+            counter.inc(tokens)
+        for counter in self._cached:
+            counter.inc(cached)
         for source, found in asdict(origin).items():
             self._source.labels(source).inc(found)
         self._source.labels("computed").inc(tokens - cached)
@@ -98,7 +130,9 @@ class Metrics:
         self._gap.observe(seconds)
 
     def finished(self, reason: str, *, seconds: float) -> None:
-        self._finished.labels(reason).inc()
+        """`cancelled` is vLLM's `abort`; the other words are the same."""
+        known = "abort" if reason == Finish.CANCELLED.word else reason
+        self._finished.labels(self._model, known).inc()
         self._whole.observe(seconds)
 
     def render(self) -> bytes:
@@ -145,18 +179,36 @@ class Stopwatch:
 class _SessionCollector(Collector):
     """The session's own numbers, read when Prometheus asks."""
 
-    def __init__(self, gauges: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(
+        self, gauges: Callable[[], Mapping[str, float]], hand_over: HandOver, *, model: str
+    ) -> None:
         self._gauges = gauges
+        self._hand_over = hand_over
+        self._model = model
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Nothing: at registration the session may not be there yet."""
         return ()
 
-    def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
+    def collect(
+        self,
+    ) -> Iterable[GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily]:
         for name, value in sorted(self._gauges().items()):
-            full = f"sojourn_{name}"
+            counts = name.endswith("_total")
+            kind: type[CounterMetricFamily | GaugeMetricFamily]
+            kind = CounterMetricFamily if counts else GaugeMetricFamily
             text = name.replace("_", " ").capitalize() + "."
-            if name.endswith("_total"):
-                yield CounterMetricFamily(full, text, value=value)
+            if name in OF_VLLM:
+                family = kind(f"vllm:{OF_VLLM[name]}", text, labels=[MODEL])
+                family.add_metric([self._model], value)
+                yield family
             else:
-                yield GaugeMetricFamily(full, text, value=value)
+                yield kind(f"sojourn_{name}", text, value=value)
+        steps, seconds = self._hand_over()
+        bounds = (*map(str, HAND_OVER), "+Inf")
+        yield HistogramMetricFamily(
+            "sojourn_step_hand_over_seconds",
+            "What a step takes between scheduler and model, beside the pass itself.",
+            buckets=list(zip(bounds, accumulate(steps), strict=True)),
+            sum_value=seconds,
+        )

@@ -68,7 +68,7 @@ async def test_a_client_that_goes_away_ends_its_stream(rig: Any) -> None:
     await asyncio.to_thread(rig.session.wait_until_forgotten)
     async with aiohttp.ClientSession() as http, http.get(f"{rig.url}/metrics") as response:
         shown = await response.text()
-    assert 'sojourn_requests_finished_total{reason="cancelled"} 2.0' in shown
+    assert 'vllm:request_success_total{finished_reason="abort",model_name="bytes"} 2.0' in shown
 
 
 async def test_a_client_that_goes_away_ends_its_foreground_response(rig: Any) -> None:
@@ -120,9 +120,13 @@ async def test_numbers_are_counted_and_shown(rig: Any) -> None:
             shown = await response.text()
         async with http.get(f"{rig.url}/sojourn/v1/status") as response:
             status = await response.json()
-    assert "sojourn_request_time_to_first_token_seconds_count 2.0" in shown
-    assert "sojourn_request_inter_token_latency_seconds_count 24.0" in shown
-    assert 'sojourn_requests_finished_total{reason="stop"} 2.0' in shown
+    assert 'vllm:time_to_first_token_seconds_count{model_name="bytes"} 2.0' in shown
+    assert 'vllm:inter_token_latency_seconds_count{model_name="bytes"} 24.0' in shown
+    assert 'vllm:request_success_total{finished_reason="stop",model_name="bytes"} 2.0' in shown
     assert 'sojourn_http_requests_total{route="/v1/responses",status="200"} 1.0' in shown
-    assert "sojourn_requests_running 0.0" in shown
+    assert 'vllm:num_requests_running{model_name="bytes"} 0.0' in shown
+    assert "sojourn_starts_total 3.0" in shown
+    assert 'sojourn_step_hand_over_seconds_bucket{le="0.0005"} 3.0' in shown
+    assert "sojourn_step_hand_over_seconds_count 55.0" in shown
+    assert "sojourn_step_hand_over_seconds_sum 2.5" in shown
     assert status["phase"] == "Serving"

@@ -270,6 +270,35 @@ async def test_a_pause_saves_only_what_is_not_yet_saved(new_rig: NewRig) -> None
     assert snapshot["newBytes"] < 6 * rig.runner.block_bytes
 
 
+async def test_a_session_counts_what_it_hands_to_the_model_and_what_a_resume_cost(
+    new_rig: NewRig,
+) -> None:
+    rig = new_rig(checkpoint_tokens=1 << 16)
+    rig.start()
+    gate = Turnstile(rig.runner)
+    gate.hold(150)
+    rig.session.submit(ask("one", prompt=[3] * 100, answer=100))
+    gate.wait()
+    rig.session.pause()
+    gate.go()
+    rig.end()
+    stopped = rig.session.gauges()
+    given = stopped["tokens_computed_total"] + 1  # the pass that the pause has stopped
+    assert stopped["effective_token_ratio"] == pytest.approx((given - 1) / given)
+    assert "resumed_tokens" not in stopped
+    rig.start()
+    await events(rig.session.restored()[0])
+    rig.pause()  # so that the last step is over, which is told before it is counted
+    found = rig.session.gauges()
+    assert found["resumed_tokens"] == stopped["tokens_computed_total"] + 1
+    assert found["resume_seconds"] > 0
+    assert found["effective_token_ratio"] == 1
+    assert found["starts_total"] == stopped["starts_total"] + 1
+    steps, seconds = rig.session.hand_over()
+    assert sum(steps) == found["steps_total"]
+    assert seconds > 0
+
+
 async def test_logprobs_are_the_same_before_and_after_a_crash(
     new_rig: NewRig, tmp_path: Path
 ) -> None:

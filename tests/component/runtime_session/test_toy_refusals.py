@@ -14,6 +14,8 @@ from sojourn_runtime.context.open_store import open_store
 from sojourn_runtime.context.snapshot import SavedBlock, load
 from sojourn_runtime.engine.prefix import BLOCK
 from sojourn_runtime.model.protocol import Segment
+from sojourn_runtime.protocol import Refused
+from sojourn_runtime.session import QUEUE
 
 NewRig = Callable[..., Rig]
 
@@ -423,6 +425,25 @@ async def test_an_engine_that_fails_says_crashed_and_loses_nothing(new_rig: NewR
     rig.start()
     assert rig.session.restored()[0].events[: len(said)] == said
     assert len(await events(rig.session.restored()[0])) == 90
+
+
+async def test_the_queue_is_bounded_whatever_the_engine_is_at(new_rig: NewRig) -> None:
+    rig = new_rig()
+    rig.start()
+    gate = Turnstile(rig.runner)
+    gate.hold(10)
+    long = rig.session.submit(ask("long", answer=1000))
+    gate.wait()
+    for number in range(QUEUE - 1):
+        rig.session.submit(ask(f"{number}"))
+    with pytest.raises(Refused, match=f"{QUEUE} requests wait") as refused:
+        rig.session.submit(ask("one more"))
+    assert (refused.value.reason, refused.value.retry) == ("Busy", True)
+    rig.session.cancel("long")
+    gate.go()
+    rig.until(lambda: long.done)
+    rig.session.submit(ask("one more"))
+    assert rig.pause()["reason"] == "Paused"
 
 
 async def test_a_copy_of_the_folder_is_a_move(new_rig: NewRig, tmp_path: Path) -> None:

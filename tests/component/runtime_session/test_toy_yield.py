@@ -143,6 +143,21 @@ def test_equals_do_not_stop_each_other(pods: dict[str, Path]) -> None:
     other.close()
 
 
+def test_what_is_left_of_a_time_slice_is_visible(pods: dict[str, Path]) -> None:
+    gold = Arbiter(pods["gold"], priority=1000)
+    assert gold.slice_left == 0
+    gold.raise_flag()
+    gold.wait(unless=lambda: False)
+    whole = gold.slice_left
+    assert whole == Tier(priority=1000).time_slice_ns / 1e9 > 0
+    gold.step()
+    gold.step_done(whole / 4)
+    assert gold.slice_left == pytest.approx(whole * 3 / 4)
+    gold.lower_flag()
+    assert gold.slice_left == 0
+    gold.close()
+
+
 def test_a_look_costs_less_than_two_microseconds(pods: dict[str, Path]) -> None:
     """While nobody's flag is up; the best of some batches, since the machine does other things."""
     silver = Arbiter(pods["silver"], priority=500)

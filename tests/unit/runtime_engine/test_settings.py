@@ -10,7 +10,7 @@ from sojourn_api import names
 from sojourn_runtime.detokenize import TextStream
 from sojourn_runtime.hooks import MESSAGE_BYTES, last_word
 from sojourn_runtime.settings import SettingsError, parse_settings
-from sojourn_runtime.stats import AGE_SECONDS, Stats, p95
+from sojourn_runtime.stats import AGE_SECONDS, HAND_OVER, Stats, p95
 
 MODEL = {names.ENV_MODEL: "file:///models/Smol.gguf"}
 
@@ -144,6 +144,22 @@ def test_a_last_word_fits_and_keeps_its_facts(
 def test_p95_is_a_value_that_occurred() -> None:
     assert p95([]) is None
     assert p95([0.001 * n for n in range(1, 101)]) == 95.0
+
+
+def test_hand_overs_are_counted_by_their_bounds() -> None:
+    stats = Stats()
+    for seconds in (0.0, HAND_OVER[0], 1.1 * HAND_OVER[0], HAND_OVER[-1], 2 * HAND_OVER[-1]):
+        stats.hand_over(seconds)
+    assert stats.handed_over == [2, 1, *[0] * (len(HAND_OVER) - 3), 1, 1]
+    assert stats.hand_over_seconds == pytest.approx(2.1 * HAND_OVER[0] + 3 * HAND_OVER[-1])
+
+
+def test_what_was_computed_in_vain_lowers_the_ratio_of_effective_tokens() -> None:
+    stats = Stats()
+    assert stats.effective(recomputed=0) == 1
+    stats.given, stats.tokens = 100, 90  # a pass of ten tokens was stopped
+    assert stats.effective(recomputed=0) == 0.9
+    assert stats.effective(recomputed=40) == 0.5
 
 
 def test_reading_the_hooks_is_cheap() -> None:

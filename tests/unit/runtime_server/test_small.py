@@ -8,14 +8,14 @@ from openai.types.conversations import ConversationItemList
 from pydantic import TypeAdapter
 from sojourn_api import names
 from sojourn_runtime.context.conversation import FunctionCall, FunctionOutput, Item, Message, Role
-from sojourn_runtime.engine.request import Finish
+from sojourn_runtime.engine.request import Finish, Origin
 from sojourn_runtime.server.app import ABSENT
 from sojourn_runtime.server.auth import Guard
 from sojourn_runtime.server.bodies import page
 from sojourn_runtime.server.book import MOST_RESPONSES
 from sojourn_runtime.server.errors import ApiError
 from sojourn_runtime.server.fields import Fields
-from sojourn_runtime.server.metrics import Metrics, Stopwatch
+from sojourn_runtime.server.metrics import OF_VLLM, Metrics, Stopwatch
 from sojourn_runtime.server.params import fit, read_sampling
 from sojourn_runtime.session import Phase
 from sojourn_runtime.stream import TokenEvent
@@ -49,30 +49,54 @@ def test_the_key_opens_and_probes_need_none(key: str, path: str, header: str | N
 
 def test_a_stopwatch_times_first_token_and_gaps() -> None:
     now = [0.0]
-    metrics = Metrics(dict)
+    metrics = Metrics(dict, model="m")
     watch = Stopwatch(metrics, clock=lambda: now[0])
     for at, position in ((0.5, 0), (0.75, 1), (1.75, 2)):
         now[0] = at
         watch.tokens([TokenEvent(position=position, token=1, text="")])
     shown = metrics.render()
-    assert b"sojourn_request_time_to_first_token_seconds_sum 0.5" in shown
-    assert b"sojourn_request_inter_token_latency_seconds_sum 1.25" in shown
-    assert b"sojourn_request_inter_token_latency_seconds_count 2.0" in shown
+    assert b'vllm:time_to_first_token_seconds_sum{model_name="m"} 0.5' in shown
+    assert b'vllm:inter_token_latency_seconds_sum{model_name="m"} 1.25' in shown
+    assert b'vllm:inter_token_latency_seconds_count{model_name="m"} 2.0' in shown
 
 
 def test_a_stopwatch_does_not_time_what_was_there_before() -> None:
-    metrics = Metrics(dict)
+    metrics = Metrics(dict, model="m")
     watch = Stopwatch(metrics, seen=2, clock=lambda: 1.0)
     last = TokenEvent(position=2, token=1, text="", finish=Finish.STOP)
     watch.tokens([TokenEvent(position=0, token=1, text=""), last])
-    assert b"sojourn_request_time_to_first_token_seconds_count 0.0" in metrics.render()
-    assert b'sojourn_requests_finished_total{reason="stop"} 1.0' in metrics.render()
+    shown = metrics.render()
+    assert b'vllm:time_to_first_token_seconds_count{model_name="m"} 0.0' in shown
+    assert b'vllm:request_success_total{finished_reason="stop",model_name="m"} 1.0' in shown
 
 
 def test_the_sessions_numbers_are_shown_under_its_names() -> None:
-    shown = Metrics(lambda: {"kv_blocks_used": 3, "pauses_total": 2}).render()
+    shown = Metrics(lambda: {"kv_blocks_used": 3, "starts_total": 2}).render()
     assert b"# TYPE sojourn_kv_blocks_used gauge\nsojourn_kv_blocks_used 3.0" in shown
-    assert b"# TYPE sojourn_pauses_total counter\nsojourn_pauses_total 2.0" in shown
+    assert b"# TYPE sojourn_starts_total counter\nsojourn_starts_total 2.0" in shown
+
+
+def test_what_vllm_counts_too_has_its_names() -> None:
+    """As `vllm/v1/metrics/loggers.py` has them in 0.32."""
+    metrics = Metrics(lambda: dict.fromkeys(OF_VLLM, 1.5), model="m")
+    metrics.prompt(tokens=7, cached=3, origin=Origin(host=3))
+    metrics.finished("cancelled", seconds=2.0)
+    shown = metrics.render().decode()
+    for name, value in {
+        "num_requests_running": 1.5,
+        "num_requests_waiting": 1.5,
+        "num_preemptions_total": 1.5,
+        "kv_cache_usage_perc": 1.5,
+        "generation_tokens_total": 1.5,
+        "prompt_tokens_total": 7.0,
+        "prompt_tokens_cached_total": 3.0,
+        "prefix_cache_queries_total": 7.0,
+        "prefix_cache_hits_total": 3.0,
+        "e2e_request_latency_seconds_sum": 2.0,
+    }.items():
+        assert f'\nvllm:{name}{{model_name="m"}} {value}\n' in shown, name
+    assert 'vllm:request_success_total{finished_reason="abort",model_name="m"} 1.0' in shown
+    assert 'sojourn_prompt_tokens_by_source_total{source="host"} 3.0' in shown
 
 
 def test_the_documentation_names_all_that_answers_501() -> None:

@@ -6,6 +6,7 @@ dense bf16 (fp16 where bf16 is absent). Beside it stands what every session take
 """
 
 import json
+import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -37,11 +38,15 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """One row. `short` is what printer columns show; `names` are NVML's, less the word NVIDIA."""
+    """One row. `short` is what printer columns show; `names` are NVML's, less the word NVIDIA.
+
+    `arch` is what kernels are compiled for, as `sm90`.
+    """
 
     short: str
     names: tuple[str, ...]
     memory_gib: int
+    arch: str
     speed: Speed
     source: str
 
@@ -55,6 +60,7 @@ def table() -> tuple[GpuModel, ...]:
             short=row["short"],
             names=tuple(row["names"]),
             memory_gib=row["memoryGiB"],
+            arch=row["arch"],
             speed=Speed(tbps=row["tbps"], tflops=row["tflops"]),
             source=row["source"],
         )
@@ -97,3 +103,18 @@ def capacity(name: str, *, decode_fraction: int) -> int | None:
     """What one GPU of this name is worth, in thousandths of an A100; None for an unknown name."""
     speed = speed_of(name)
     return None if speed is None else speed.capacity(decode_fraction)
+
+
+def arch_of(name: str) -> str:
+    """What kernels are compiled for on GPUs of this name; empty for an unknown one."""
+    model = find(name)
+    return "" if model is None else model.arch
+
+
+def arch_in(kernel_class: str) -> str:
+    """The part of a kernel class that the GPU decides; empty where it is the same on all of them.
+
+    The rest of it follows from the weights, and from what the sessions' pods run.
+    """
+    found = re.search(r"(?<![a-z0-9])sm[0-9]+(?![a-z0-9])", kernel_class)
+    return found[0] if found else ""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from sojourn_api.gpus import same_model, speed_of
+from sojourn_api.gpus import arch_in, arch_of, same_model, speed_of
 from sojourn_api.names import PAUSED, PLACED
 from sojourn_api.objects import (
     Gpu,
@@ -212,7 +212,7 @@ def _session(now: float, parts: _Parts) -> plan.Session:
         deleting=meta.deleting,
         save_bytes=runtime.unsaved_bytes if runtime else None,
         saved_bytes=runtime.snapshot.bytes if runtime and runtime.snapshot else 0,
-        kernel_class=status.snapshot.kernel_class if status.snapshot else "",
+        kernel_class=arch_in(status.snapshot.kernel_class) if status.snapshot else "",
         nomination=_nomination(status.nomination),
         not_before=pacing.not_before(session),
         avoid=pacing.avoid(session, now=now),
@@ -322,6 +322,7 @@ def _node(node: Node, gpu_node: GpuNode, *, strays: Mapping[int, int], taken: Ta
             speed=speed_of(gpu.model),
             healthy=gpu.healthy,
             links=gpu.links,
+            kernel_class=arch_of(gpu.model),
             mig=gpu.mig,
         )
         for gpu in gpu_node.gpus

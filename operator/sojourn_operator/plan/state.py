@@ -59,6 +59,7 @@ class Nomination:
 class Gpu:
     """One GPU. `slices` are those in service, taken or not; `links` ordinals it has NVLink to.
 
+    `kernel_class` sets its kernels' results apart from those of other models; empty: not known.
     `speed` None means a model that neither the table nor the configuration knows:
     sessions that ask for a share are not placed there.
     """
@@ -167,7 +168,7 @@ class Session:
     saved_bytes: int = 0
     """Bytes of its context in the store, at the last poll."""
     kernel_class: str = ""
-    """Of its snapshot; empty without one."""
+    """That of its snapshot, as far as the GPU decides it; empty without one, or where none does."""
     nomination: Nomination | None = None
     not_before: float = 0.0
     """Back-off after a failed start: no place before this time."""

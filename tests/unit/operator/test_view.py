@@ -22,7 +22,7 @@ from sojourn_api.objects import (
 from sojourn_api.quantity import quantity
 from sojourn_operator import reasons, view, wants
 from sojourn_operator.act.status import of
-from sojourn_operator.plan import Phase
+from sojourn_operator.plan import Phase, Resume, plan
 from sojourn_operator.seen.budget import parse_budget
 from sojourn_operator.seen.cache import Seen
 from sojourn_operator.seen.node import Node
@@ -390,3 +390,64 @@ def test_a_node_is_no_longer_avoided_once_the_clock_says_so() -> None:
     assert kept.state(early, blocked=frozenset()).sessions["team/chat"].avoid == ("node-a",)
     late = dataclasses.replace(early, now=NOW + pacing.AVOID_SECONDS)
     assert kept.state(late, blocked=frozenset()).sessions["team/chat"].avoid == ()
+
+
+def test_health_links_and_mode_of_each_gpu_reach_the_plan() -> None:
+    first, second = (
+        dataclasses.replace(gpu_node("node-a").gpus[0], ordinal=ordinal, links=links)
+        for ordinal, links in ((0, (1,)), (1, (0,)))
+    )
+    sick = dataclasses.replace(second, healthy=False, mig=True)
+    parts = {
+        "gpu_nodes": {"node-a": GpuNode(meta("node-a"), (first, sick))},
+        "nodes": {"node-a": node("node-a", gpu_slices={0: 80, 1: 80})},
+    }
+    found = view.state(world(session(), **parts), blocked=frozenset()).nodes["node-a"].gpus
+    assert [(one.healthy, one.links, one.mig) for one in found] == [
+        (True, (1,), False),
+        (False, (0,), True),
+    ]
+
+
+def test_the_least_on_one_gpu_is_a_number_of_slices() -> None:
+    large = {"smollm2": dataclasses.replace(MODEL, minimum_gpu_bytes=12 * GIB)}
+    assert planned(session(), models=large).request.minimum_slices == 12
+    assert planned(session(), models=large).request.slices == 12
+
+
+@pytest.mark.parametrize(
+    ("saved_by", "node_name", "exact"),
+    [
+        ("cuda-triton3.4-bf16-sm80-v1", "small", True),
+        ("cuda-triton3.4-bf16-sm90-v1", "large", True),
+        ("cuda-triton3.4-bf16-sm89-v1", "small", False),
+        ("cpu-fma-bf16-v1", "small", True),
+    ],
+)
+def test_a_paused_session_goes_back_to_gpus_that_compute_as_its_snapshot_was_computed(
+    saved_by: str, node_name: str, *, exact: bool
+) -> None:
+    """Without such a wish it fills the A100 and leaves the H200 whole."""
+    found = Pretend()
+    found.place()
+    found.run_pods()
+    found.pause()
+    found.end_pods()
+    saved = found.session.status.snapshot
+    assert saved is not None
+    status = dataclasses.replace(
+        found.session.status, snapshot=dataclasses.replace(saved, kernel_class=saved_by)
+    )
+    h200 = dataclasses.replace(gpu_node("large").gpus[0], model="NVIDIA H200")
+    parts = {
+        "gpu_nodes": {
+            "small": gpu_node("small"),
+            "large": GpuNode(meta("large"), (h200,)),
+        },
+        "nodes": {name: node(name) for name in ("small", "large")},
+    }
+    paused = dataclasses.replace(found.session, status=status)
+    seen = dataclasses.replace(world(paused, **parts), now=NOW + 500)
+    (back,) = plan(view.state(seen, blocked=frozenset())).actions
+    assert isinstance(back, Resume)
+    assert (back.place.node, back.exact) == (node_name, exact)

@@ -1,7 +1,16 @@
 """What each GPU is worth: the table, its names, and the model of time behind it."""
 
 import pytest
-from sojourn_api.gpus import Speed, capacity, find, same_model, speed_of, table
+from sojourn_api.gpus import (
+    Speed,
+    arch_in,
+    arch_of,
+    capacity,
+    find,
+    same_model,
+    speed_of,
+    table,
+)
 
 
 def test_the_reference_is_worth_a_thousand_at_every_decode_fraction() -> None:
@@ -43,3 +52,28 @@ def test_every_row_names_its_source_and_no_name_stands_for_two_models() -> None:
             owners.setdefault(name.upper().replace("-", " "), set()).add(model.short)
             assert find(name) is model
     assert all(len(models) == 1 for models in owners.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "arch"),
+    [("NVIDIA H200", "sm90"), ("a100_80gb", "sm80"), ("NVIDIA L4", "sm89"), ("Mystery 9000", "")],
+)
+def test_kernels_are_compiled_for_the_architecture_of_a_model(name: str, arch: str) -> None:
+    assert arch_of(name) == arch
+
+
+@pytest.mark.parametrize(
+    ("kernel_class", "arch"),
+    [
+        ("cuda-triton3.4-bf16-sm90-v1", "sm90"),
+        ("eager-torch-bf16-sm120-v1", "sm120"),
+        ("cpu-fma-bf16-v1", ""),
+        ("cpu-mixed-1asm90b-v1", ""),
+    ],
+)
+def test_of_a_kernel_class_the_gpu_decides_the_architecture(kernel_class: str, arch: str) -> None:
+    assert arch_in(kernel_class) == arch
+
+
+def test_every_row_has_an_architecture() -> None:
+    assert all(arch_in(f"x-{model.arch}-v1") == model.arch for model in table())

@@ -12,6 +12,7 @@ import yaml
 
 MIB: Final = 1024 * 1024
 DEVICES: Final = ("cuda", "cuda-eager", "cpu", "cpu-amx")
+DEFRAGMENTATION: Final = ("Off", "DryRun", "On")
 
 
 class ConfigError(Exception):
@@ -54,6 +55,12 @@ class Config:
     store_bytes_per_second: int = 200 * MIB
     """What a pause may count on for its grace period. A guess: a modest network disk."""
     relist_seconds: float = 300.0
+    defragmentation: str = "Off"
+    """Whether sessions are moved for the sake of packing; `DryRun` only says which would be."""
+    moves_per_minute: int = 2
+    """So many at most; each is a pause. A guess: a pause of some seconds every half a minute."""
+    decision_milliseconds: float = 800.0
+    """A decision beyond it gives the plan back to the generation before."""
 
     @property
     def file_store(self) -> bool:
@@ -84,13 +91,14 @@ def parse(raw: object, *, source: str) -> Config:
         "lost_node_seconds",
         "pending_seconds",
         "relist_seconds",
+        "moves_per_minute",
+        "decision_milliseconds",
     ):
         if getattr(config, name) <= 0:
             raise ConfigError(f"{source}: {_camel(name)} must be more than 0")
-    if config.device not in DEVICES:
-        raise ConfigError(
-            f"{source}: device must be one of {', '.join(DEVICES)}, not {config.device!r}"
-        )
+    for key, known in (("device", DEVICES), ("defragmentation", DEFRAGMENTATION)):
+        if (value := getattr(config, key)) not in known:
+            raise ConfigError(f"{source}: {key} must be one of {', '.join(known)}, not {value!r}")
     return config
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from sojourn_operator import metrics, plan, reasons, upkeep, view, wants
+from sojourn_operator import clock, metrics, plan, reasons, upkeep, view, wants
 from sojourn_operator.act.api import Api, ApiError
 from sojourn_operator.act.apply import Hands
 from sojourn_operator.act.events import Teller
@@ -24,6 +24,7 @@ from sojourn_operator.faults import SESSION, Faults, Row
 from sojourn_operator.kinds import LEASES
 from sojourn_operator.leader import NotLeaderError
 from sojourn_operator.onepass import LONGEST_SECONDS, OnePass
+from sojourn_operator.packing import Packing
 from sojourn_operator.patience import API, Patience
 from sojourn_operator.planning import Planning, postponed
 from sojourn_operator.restore import Restorer
@@ -105,7 +106,10 @@ class Loop:
         self._executor = Executor(self._hands, teller=self._teller, system=config.lease.namespace)
         self._upkeep = upkeep.Upkeep(api, cache=cache, teller=self._teller)
         self._restorer = Restorer(api, cache=cache, teller=self._teller)
-        self._planning = Planning()
+        self._planning = Planning(slow_seconds=config.decision_milliseconds / 1000)
+        self._packing = Packing(
+            plan.DefragMode(config.defragmentation), most=config.moves_per_minute
+        )
         self._faults = Faults()
         self._row = Row()
         self._view = view.View(self._faults, most_shards=wants.most_shards(config.device))
@@ -196,13 +200,11 @@ class Loop:
         troubles |= self._faulty()
         state = postponed(state, this.leave())
         mix = self._planning.mix(session.request for session in state.sessions.values())
-        found = self._planning.plan(replace(state, mix=mix))
+        found = self._planning.plan(replace(state, mix=mix, defrag=self._packing.allowed(now)))
         if found.never != self._never:
             self._never = found.never
             this.due(now)
-        if news := self._planning.news():
-            log.warning("%s", news)
-            self._teller.tell(_of_the_lease(self._config, news), now=now)
+        self._tell_of_the_plan(found, now=now)
         _count(state)
         at_hand = _AtHand(world, sessions, world.pods_by_session(), world.lost_nodes())
         self._carry_out(this, at_hand, found.actions, troubles=troubles)
@@ -211,6 +213,7 @@ class Loop:
             with this.trying(UPKEEP, "upkeep"):
                 self._upkeep.after(self._world(now), state)
         this.due(found.next_deadline)
+        this.due(self._packing.due())
         for silent in world.silent_until():
             this.due(silent)
         for key, seen in world.sessions.items():
@@ -218,6 +221,17 @@ class Loop:
                 if (until := pacing.avoided_until(seen.session)) > now:
                     this.due(until)
         return this.next()
+
+    def _tell_of_the_plan(self, found: plan.Plan, *, now: float) -> None:
+        """What concerns the plan as a whole: who decides, and what a dry run would move."""
+        if news := self._planning.news():
+            log.warning("%s", news)
+            told = _of_the_lease(self._config, reasons.EVENT_GENERATION, news, now=now)
+            self._teller.tell(replace(told, warning=True), now=now)
+        for text in self._packing.news(found.notes):
+            log.info("%s", text)
+            told = _of_the_lease(self._config, reasons.EVENT_WOULD_MOVE, text, now=now)
+            self._teller.tell(told, now=now)
 
     def _troubles(self, world: World) -> dict[str, Trouble]:
         """What keeps sessions from starting, by key; of those without trouble there is no entry."""
@@ -329,7 +343,9 @@ class Loop:
             return
         metrics.ACTIONS.labels(type(action).__name__).inc()
         with this.trying(key, "action"):
-            if self._executor.do(at_hand.world, action) and self._refresh(at_hand.sessions, key):
+            again = self._executor.do(at_hand.world, action)
+            self._packing.moved(action, now=this.now)
+            if again and self._refresh(at_hand.sessions, key):
                 scene = scene_of(
                     at_hand.world,
                     key,
@@ -387,10 +403,13 @@ def _trouble(world: World, key: str) -> Trouble | None:
     return None
 
 
-def _of_the_lease(config: Config, news: str) -> Note:
-    """What concerns the operator itself is told on the Lease that its replicas compete for."""
+def _of_the_lease(config: Config, reason: str, text: str, *, now: float) -> Note:
+    """What concerns the operator itself is told on the Lease that its replicas compete for.
+
+    Each time anew: the same words later are another time that it happened.
+    """
     lease = Subject(LEASES.name, config.lease.name, config.lease.namespace, "", LEASES.api_version)
-    return Note(lease, reasons.EVENT_GENERATION, news, once_per=news, warning=True)
+    return Note(lease, reason, text, once_per=clock.text(now))
 
 
 def _count(state: plan.State) -> None:

@@ -17,6 +17,11 @@ DECISION_SECONDS: Final = Histogram(
 FALLBACK: Final = Gauge(
     "sojourn_operator_plan_fallback", "1 while the built-in generation of the plan decides."
 )
+FALLBACKS: Final = Counter(
+    "sojourn_operator_plan_fallbacks",
+    "How often the built-in generation of the plan took over, by cause: failures, slow, version.",
+    ["cause"],
+)
 ACTIONS: Final = Counter("sojourn_operator_actions", "Actions executed, by kind.", ["action"])
 WRITES: Final = Counter(
     "sojourn_operator_api_writes", "Requests that change objects.", ["resource", "verb"]

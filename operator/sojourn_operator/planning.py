@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sojourn_operator import metrics, plan
 from sojourn_operator.plan.board import inside
-from sojourn_operator.plan.generations import Generation, Generations
+from sojourn_operator.plan.generations import SLOW_SECONDS, Generation, Generations
 from sojourn_operator.plan.mix import Flow, follow
 from sojourn_operator.plan.plugins import (
     GROUP_POST,
@@ -35,11 +35,18 @@ is planned beyond is thought over again in the next pass, and thousands would wa
 class Planning:
     """Plans by the generation that works, and tells when that is another one than before."""
 
-    def __init__(self, plugins: Plugins | None = None) -> None:
+    def __init__(
+        self,
+        plugins: Plugins | None = None,
+        *,
+        slow_seconds: float = SLOW_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         used = load() if plugins is None else plugins
         new = Generation(WITH_PLUGINS, plan.Planner(plugins=used, most=STARTS))
         old = Generation(BUILT_IN, plan.Planner(most=STARTS))
-        self._generations = Generations(new, old, clock=time.monotonic)
+        self._generations = Generations(new, old, clock=clock, slow_seconds=slow_seconds)
+        self._counted = 0
         self._mix = Mix()
         self._flow = Flow()
         self._told = ""
@@ -56,12 +63,15 @@ class Planning:
 
     def news(self) -> str:
         """Why another generation decides since the last call; empty if none does."""
-        why = self._generations.reason
+        why, count = self._generations.reason, self._generations.fallbacks
         metrics.FALLBACK.set(bool(why))
+        if count > self._counted:
+            metrics.FALLBACKS.labels(self._generations.cause).inc(count - self._counted)
+            self._counted = count
         if why == self._told:
             return ""
         self._told = why
-        return f"{self._generations.active} decides now: {why or 'its successor works again'}"
+        return f"{self._generations.active} decides now: {why or 'it works again'}"
 
 
 def postponed(state: plan.State, waits: Mapping[str, float]) -> plan.State:

@@ -19,6 +19,11 @@ TRY_AGAIN_SECONDS: Final = 300.0
 """How long the old generation decides before the new one is tried again: a guess."""
 
 
+FAILED: Final = "failures"
+VERSION: Final = "version"
+SLOW: Final = "slow"
+
+
 class Plans(Protocol):
     """A generation."""
 
@@ -53,9 +58,12 @@ class Generations:
         self._until: float | None = None
         self.reason = ""
         """Why the old generation decides; empty while the new one does."""
+        self.cause = ""
+        """The same in a word: `FAILED`, `VERSION` or `SLOW`."""
         self.fallbacks = 0
         if new.api_version != API_VERSION:
-            self._fall_back(f"is made for version {new.api_version}, not {API_VERSION}", None)
+            why = f"is made for version {new.api_version}, not {API_VERSION}"
+            self._fall_back(why, VERSION, wait=None)
 
     @property
     def active(self) -> str:
@@ -76,10 +84,11 @@ class Generations:
         if took > self._slow:
             # This plan is sound, if late; the next ones are the old generation's.
             limit = 1000 * self._slow
-            self._fall_back(f"took {1000 * took:.0f} ms a decision, the limit is {limit:.0f}", 0)
+            why = f"took {1000 * took:.0f} ms a decision, the limit is {limit:.0f}"
+            self._fall_back(why, SLOW, wait=TRY_AGAIN_SECONDS)
             return found
         self._failures = 0
-        self.reason = ""
+        self.reason = self.cause = ""
         return found
 
     def _is_due(self) -> bool:
@@ -88,10 +97,12 @@ class Generations:
     def _failed(self, state: State, problem: str) -> Plan:
         self._failures += 1
         if self._failures >= FAILURES or self.reason:
-            self._fall_back(f"failed {self._failures} times in a row: {problem}", 0)
+            why = f"failed {self._failures} times in a row: {problem}"
+            self._fall_back(why, FAILED, wait=TRY_AGAIN_SECONDS)
         return self._old.plans.plan(state)
 
-    def _fall_back(self, why: str, wait: float | None) -> None:
-        self.reason = f"generation {self._new.name} {why}"
+    def _fall_back(self, why: str, cause: str, *, wait: float | None) -> None:
+        """The old one decides for `wait` seconds, or for good."""
+        self.reason, self.cause = f"generation {self._new.name} {why}", cause
         self.fallbacks += 1
-        self._until = None if wait is None else self._clock() + TRY_AGAIN_SECONDS
+        self._until = None if wait is None else self._clock() + wait

@@ -27,6 +27,8 @@ def test_keys_are_camel_case(tmp_path: Path) -> None:
         ({"storeBytesPerSecond": True}, "storeBytesPerSecond"),
         ({"extraEnv": "x"}, "extraEnv"),
         ({"device": "tpu"}, "device"),
+        ({"defragmentation": "Sometimes"}, "Off, DryRun, On"),
+        ({"movesPerMinute": 0}, "movesPerMinute"),
         ([], "mapping"),
     ],
 )

@@ -2,11 +2,17 @@
 
 from collections.abc import Iterable, Sequence
 from importlib.metadata import EntryPoint
+from itertools import count
 from typing import Any
 
+import pytest
+from prometheus_client import REGISTRY
 from sojourn_operator import plan
+from sojourn_operator.plan.generations import FAILED, SLOW, TRY_AGAIN_SECONDS
 from sojourn_operator.plan.plugins import GROUP_PRE, Plugins
 from sojourn_operator.planning import Planning, load
+
+from tests.unit.operator.test_poison import NOW, Rig
 
 
 def entries(*offered: EntryPoint) -> Any:
@@ -70,3 +76,68 @@ def test_the_built_in_generation_takes_over_from_a_failing_plugin_and_says_so_on
     assert "built-in decides now" in news
     assert "ZeroDivisionError" in news
     assert planning.news() == ""
+
+
+class Moody:
+    """A plugin that fails until it is mended, under a clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.mended = False
+        self.now = 0.0
+
+    def __call__(self, _: plan.State, sessions: Sequence[plan.Session]) -> list[plan.Session]:
+        if not self.mended:
+            raise ZeroDivisionError(len(sessions))
+        return list(sessions)
+
+    def planning(self) -> Planning:
+        return Planning(Plugins(pre=(("moody", self),)), clock=lambda: self.now)
+
+
+def fallbacks(cause: str) -> float:
+    name = "sojourn_operator_plan_fallbacks_total"
+    return REGISTRY.get_sample_value(name, {"cause": cause}) or 0.0
+
+
+def test_a_fallback_is_counted_by_its_cause_and_its_end_is_told() -> None:
+    plugin, before = Moody(), fallbacks(FAILED)
+    planning = plugin.planning()
+    for _ in range(3):
+        planning.plan(waiting("team/a"))
+    planning.news()
+    assert fallbacks(FAILED) == before + 1
+    assert REGISTRY.get_sample_value("sojourn_operator_plan_fallback") == 1
+    plugin.mended = True
+    plugin.now += TRY_AGAIN_SECONDS
+    planning.plan(waiting("team/a"))
+    assert planning.news() == "with-plugins decides now: it works again"
+    assert REGISTRY.get_sample_value("sojourn_operator_plan_fallback") == 0
+    assert fallbacks(FAILED) == before + 1
+
+
+@pytest.mark.parametrize(("limit", "slow"), [(0.8, True), (1.5, False)])
+def test_how_long_a_decision_may_take_is_a_setting(limit: float, *, slow: bool) -> None:
+    """The clock goes on by a second between any two looks."""
+    before, ticks = fallbacks(SLOW), count()
+    planning = Planning(Plugins(), slow_seconds=limit, clock=lambda: float(next(ticks)))
+    planning.plan(waiting("team/a"))
+    assert ("took 1000 ms a decision" in planning.news()) is slow
+    assert fallbacks(SLOW) == before + slow
+
+
+def test_each_change_of_the_generation_is_an_event_on_the_lease() -> None:
+    rig, plugin = Rig(), Moody()
+    rig.loop._planning = plugin.planning()
+    rig.add("chat", {"resources": {"requests": {"cpu": "64"}}})
+
+    def told(later: int) -> list[str]:
+        rig.loop.run_once(NOW + later)
+        lease = "sojourn-operator", "GenerationChanged"
+        return [text for *about, text in rig.server.events if tuple(about) == lease]
+
+    assert [len(told(later)) for later in range(3)] == [0, 0, 1]
+    plugin.mended = True
+    plugin.now += TRY_AGAIN_SECONDS
+    assert told(4)[-1] == "with-plugins decides now: it works again"
+    plugin.mended = False
+    assert [len(told(later)) for later in range(5, 8)] == [2, 2, 3], "the same words are told again"

@@ -82,7 +82,7 @@ class Server:
 class Rig:
     """A loop over a cache that is filled by hand, with one node."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: Config | None = None) -> None:
         self.server = Server()
         self.cache = Cache(lambda: None)
         self.loop = Loop(
@@ -90,18 +90,22 @@ class Rig:
             cache=self.cache,
             bell=Bell(),
             leads=lambda: True,
-            config=Config(device="cpu"),
+            config=config or Config(device="cpu"),
             runtimes=dict,
         )
         model = raw({"metadata": {"name": "smollm2"}, "spec": SPEC})
         self.server.kept["LLMModel", "smollm2"] = model
         self.cache.models.offer(model)
         self.cache.tiers.offer(raw(render.tier_to_raw(TIER)))
-        self.cache.gpu_nodes.offer(raw(render.gpu_node_to_raw(gpu_node("node-a"))))
+        self.put_node("node-a")
+
+    def put_node(self, name: str, *, version: int = 5, cordoned: bool = False) -> None:
+        self.cache.gpu_nodes.offer(raw(render.gpu_node_to_raw(gpu_node(name))))
         self.cache.nodes.offer(
             raw(
                 {
-                    "metadata": {"name": "node-a"},
+                    "metadata": {"name": name, "resourceVersion": str(version)},
+                    "spec": {"unschedulable": cordoned},
                     "status": {
                         "conditions": [{"type": "Ready", "status": "True"}],
                         "allocatable": ROOM,

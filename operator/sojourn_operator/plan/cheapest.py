@@ -14,7 +14,7 @@ from sojourn_operator.plan.need import Need
 from sojourn_operator.plan.room import Room
 from sojourn_operator.plan.roster import Held, Roster, Spot
 from sojourn_operator.plan.take import WHOLE, Take
-from sojourn_operator.plan.victims import Candidate, Cost, cost_of
+from sojourn_operator.plan.victims import Candidate, Cost, beyond_budgets, cost_of
 
 KEPT: Final = 8
 """So many of the cheapest are found exactly; a GPU that cannot be one of them is only counted."""
@@ -24,6 +24,7 @@ KEPT: Final = 8
 class Search:
     """What a claimant may look at: `need` None for nodes left out, `who` None for protected.
 
+    `strict` leaves out GPUs whose victims together go beyond a disruption budget.
     `save` is the bytes that each session has to save, `over` how far the tenant of any session of
     a tier is above its guarantee at most, and `tiers` are priorities: bounds of what GPUs cost.
     """
@@ -36,6 +37,7 @@ class Search:
     save: Mapping[str, int]
     over: Callable[[str], float]
     tiers: Mapping[str, int]
+    strict: bool
 
 
 @dataclass(slots=True)
@@ -122,4 +124,6 @@ def _cost_at(search: Search, spot: Spot, loads: list[Held]) -> Cost | None:
             slices, time = slices - held[0], time - held[1]
         else:
             chosen.append(one)
+    if search.strict and beyond_budgets(chosen):
+        return None
     return cost_of(chosen, node=spot[0], ordinal=room.node.gpus[index].ordinal)

@@ -61,6 +61,7 @@ class RoomFinder:
                 save=turn.board.save,
                 over=self._over,
                 tiers={name: tier.priority for name, tier in turn.state.tiers.items()},
+                strict=strict,
             )
             for found in offers(search, self._tiers()):
                 nodes = list(dict.fromkeys(spot[0] for _, spot in found.best))
@@ -202,11 +203,12 @@ class RoomFinder:
             priority=priority_of(state, victim),
             over=over,
             borrows=over >= max(victim.request.share, 1),
-            budgets=state.budgets,
+            budgets=turn.budgets,
         )
-        if self._strict and (found.violates or not found.borrows):
-            self._skipped = True
-            return None
+        if self._strict:
+            self._skipped = self._skipped or bool(found.budgets) or not found.borrows
+            if found.violates or not found.borrows:
+                return None
         return found
 
 

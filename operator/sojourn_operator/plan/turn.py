@@ -45,9 +45,12 @@ class Turn:
     """Sessions that it places or resumes so far."""
     sent_away: list[SentAway] = field(default_factory=list)
     """Victims whose home or pause is decided when all claimants of the band are served."""
+    budgets: dict[str, int] = field(default_factory=dict)
+    """How many more disruptions each budget allows, less those of this plan."""
     _leaving_at: dict[str, list[Take]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.budgets.update(self.state.budgets)
         self.leaving.update(self.board.pausing)
         for key in self.leaving:
             self._note_leaving(key)
@@ -57,6 +60,9 @@ class Turn:
         if session.key not in self.leaving:
             self.leaving.add(session.key)
             self._note_leaving(session.key)
+            for name in session.budgets:
+                if name in self.budgets:
+                    self.budgets[name] -= 1
         self.board.dismiss(session)
 
     def look_again(self, when: float) -> None:

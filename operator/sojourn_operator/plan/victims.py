@@ -20,7 +20,10 @@ from sojourn_operator.plan.take import Take
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A session that may be paused. `borrows`: its tenant keeps its guarantee without it."""
+    """A session that may be paused. `borrows`: its tenant keeps its guarantee without it.
+
+    `budgets` are those that cover it, with how many more disruptions each allows.
+    """
 
     session: Session
     what: Take
@@ -28,6 +31,7 @@ class Candidate:
     over: int
     borrows: bool
     violates: bool
+    budgets: tuple[tuple[str, int], ...]
     order: tuple[float | str, ...]
     """Smallest for whoever should go first."""
 
@@ -125,14 +129,14 @@ def reprieve(
 
 
 def cost_of(chosen: Sequence[Candidate], *, node: str, ordinal: int) -> Cost:
-    """Guaranteed use last; then fewest violated budgets, lowest tier, most over guarantee, fewest
-    bytes, fewest sessions, youngest.
+    """Guaranteed use last; then fewest disruptions beyond budgets, lowest tier, most over
+    guarantee, fewest bytes, fewest sessions, youngest.
     """
     if not chosen:
         return (-1.0, tie_of(node), ordinal)
     return (
         any(not one.borrows for one in chosen),
-        sum(one.violates for one in chosen),
+        beyond_budgets(chosen),
         max(one.priority for one in chosen),
         max(-one.over for one in chosen),
         sum(one.session.to_save for one in chosen),
@@ -141,6 +145,15 @@ def cost_of(chosen: Sequence[Candidate], *, node: str, ordinal: int) -> Cost:
         tie_of(node),
         ordinal,
     )
+
+
+def beyond_budgets(chosen: Sequence[Candidate]) -> int:
+    """How many disruptions their budgets do not allow, if they all go."""
+    used: dict[tuple[str, int], int] = {}
+    for one in chosen:
+        for budget in one.budgets:
+            used[budget] = used.get(budget, 0) + 1
+    return sum(max(count - max(left, 0), 0) for (_, left), count in used.items())
 
 
 def candidate(
@@ -153,7 +166,8 @@ def candidate(
     budgets: Mapping[str, int],
 ) -> Candidate:
     """A session as a candidate; `over` is its tenant's use above its guarantee."""
-    violates = any(budgets.get(name, 1) <= 0 for name in session.budgets)
+    known = tuple((name, budgets[name]) for name in session.budgets if name in budgets)
+    violates = any(left <= 0 for _, left in known)
     return Candidate(
         session,
         what,
@@ -161,6 +175,7 @@ def candidate(
         over,
         borrows=borrows,
         violates=violates,
+        budgets=known,
         order=(
             not borrows,
             violates,

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sojourn_operator.plan import Session, Tenant
 from sojourn_operator.plan.board import Board
@@ -21,7 +21,7 @@ TENANTS = {
 }
 
 
-def crowded(rng: random.Random, tenants: Sequence[str]) -> list[Session]:
+def crowded(rng: random.Random, tenants: Sequence[str], *, budgets: bool = False) -> list[Session]:
     """Nearly every GPU of six nodes of four is full."""
     held = []
     for number in range(6 * 4):
@@ -38,6 +38,7 @@ def crowded(rng: random.Random, tenants: Sequence[str]) -> list[Session]:
                     since=float(rng.randint(0, 900)),
                     share=rng.choice([0, 0, 100]),
                     tenant=rng.choice(tenants),
+                    budgets=rng.choice([(), (), ("few",)]) if budgets else (),
                 )
             )
     return held
@@ -88,3 +89,31 @@ def test_the_offers_are_counted_for_the_message() -> None:
     board.update(world)
     claims = RoomFinder(Turn(state=world, board=board), world.sessions["llm/g"]).find()
     assert claims[0].options == 4
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6))
+def test_with_budgets_too_while_some_way_spares_them(seed: int) -> None:
+    """Where no way does, tiers are added from the lowest up and budgets come second."""
+    rng = random.Random(seed)  # noqa: S311
+    claimant = session("g", "gold", rng.choice([20, 40]))
+    held = crowded(rng, ("",), budgets=True)
+    world = state([node(f"n{i}", 4) for i in range(6)], [*held, claimant])
+    world = replace(world, budgets={"few": rng.choice([0, 1, 2])})
+    board = Board(Placer())
+    board.update(world)
+    finder = RoomFinder(Turn(state=world, board=board), claimant)
+    (quick, *_) = finder.find()
+    every = RoomFinder(Turn(state=world, board=board), claimant)
+    every._strict = False
+    need_on = board.placer.index.needs(claimant.request, 1)
+    (whole, *_) = find_claims(
+        board.placer,
+        [(room, need) for room in board.placer.rooms.values() if (need := need_on(room))],
+        leaving=lambda _: [],
+        candidates=every.on_node,
+        count=1,
+    )
+    covered = sum("few" in victim.budgets for victim in whole.victims)
+    assume(covered <= world.budgets["few"])
+    assert (quick.place, quick.victims) == (whole.place, whole.victims)

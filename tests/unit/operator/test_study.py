@@ -1,10 +1,13 @@
 """The questions to the plan, as the command line asks and answers them."""
 
+import io
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sojourn_operator import plan
 from sojourn_operator.cli import main
 from sojourn_operator.commands.study import there
 from sojourn_operator.commands.studyfiles import TIERS, jobs_from
@@ -201,3 +204,89 @@ def test_a_file_that_holds_no_state_is_refused(
     told = capsys.readouterr().err
     assert "state.json: not a recorded state" in told
     assert told.count("\n") == 1
+
+
+class Backwards:
+    """Says the same from the end to the beginning."""
+
+    def plan(self, state: plan.State) -> plan.Plan:
+        found = plan.Planner().plan(state)
+        return replace(found, actions=found.actions[::-1])
+
+
+class Silent:
+    """Says nothing."""
+
+    def plan(self, _: plan.State) -> plan.Plan:
+        return plan.Plan((), None)
+
+
+DIFFERENCE = (
+    "state 0: the old one says PlaceSession llm/x (Placed: 10 slices on one GPU on a gpu-0), "
+    "the new one nothing"
+)
+
+
+@pytest.mark.parametrize(
+    ("new", "status", "told"),
+    [
+        (Backwards, 0, ["equal up to order on 2 states"]),
+        (
+            Silent,
+            1,
+            [
+                "different on 1 states",
+                DIFFERENCE,
+            ],
+        ),
+    ],
+)
+def test_compare_ends_with_1_at_the_first_difference_and_says_it(
+    files: Path, capsys: pytest.CaptureFixture[str], new: type, status: int, told: list[str]
+) -> None:
+    world = state([node("a")], [session("x", slices=10), session("y", slices=10, created=1.0)])
+    (files / "two.json").write_text(json.dumps(to_data(world)))
+    states = [str(files / "two.json"), str(files / "state.json")]
+    assert main(["compare", *states, "--new", f"{__name__}:{new.__name__}"]) == status
+    assert capsys.readouterr().out.splitlines() == told
+    main(["compare", *states, "--new", f"{__name__}:{new.__name__}", "--json"])
+    assert json.loads(capsys.readouterr().out)["likeness"] == told[0].partition(" on ")[0]
+
+
+def test_files_of_yaml_play_like_those_of_csv(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (files / "nodes.yaml").write_text("- {name: a, model: A100-80GB, cpu_milli: 64000}\n")
+    (files / "sessions.yml").write_text(
+        "- {name: s, slices: 60, share: 500, duration: 300}\n"
+        "- {name: team/g, tier: gold, slices: 70, share: 1000, arrival: 100, duration: 120}\n"
+    )
+    told = []
+    for nodes, sessions in (("nodes.csv", "sessions.csv"), ("nodes.yaml", "sessions.yml")):
+        asked = ["--nodes", str(files / nodes), "--sessions", str(files / sessions), "--json"]
+        assert main(["simulate", *asked]) == 0
+        told.append(json.loads(capsys.readouterr().out))
+    assert told[0] == told[1]
+    fills = [one["fill"] for one in told[0]["samples"]]
+    assert {one["slices"] for one in fills} >= {0.0, 75.0}
+    assert all(set(one) == {"slices", "share", "scatter", "stranded"} for one in fills)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_on_a_terminal_says_how_many_sessions_are_done(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ["--nodes", str(files / "nodes.csv"), "--sessions", str(files / "sessions.csv")]
+    assert main(["simulate", *asked]) == 0
+    assert capsys.readouterr().err == "", "no bar where nobody looks"
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    assert main(["simulate", *asked]) == 0
+    steps = screen.getvalue().split("\r")
+    assert steps[1] == f"[{' ' * 40}] 0/2 sessions"
+    assert f"[{'#' * 20}{' ' * 20}] 1/2 sessions" in steps
+    assert steps[-1] == f"[{'#' * 40}] 2/2 sessions\n"

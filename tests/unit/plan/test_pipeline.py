@@ -170,3 +170,40 @@ def test_decisions_are_compared_up_to_their_order_and_to_the_first_difference() 
     found = compare(Planner(), Idle(), [TWO])
     assert found.likeness is Likeness.DIFFERENT
     assert found.first.startswith("state 0: the old one says PlaceSession llm/old (Placed:")
+
+
+def test_a_pause_before_the_nomination_that_it_is_for_is_another_decision() -> None:
+    claims = [session("g", "gold", slices=70), session("h", "gold", slices=70)]
+    held = [running(f"s{i}", on("a", i, slices=80)) for i in range(2)]
+    found = compare(Planner(), Reversed(), [state([node("a", 2)], [*held, *claims])])
+    assert found.likeness is Likeness.DIFFERENT
+    assert found.first.startswith("state 0: the new one says Pause llm/s")
+    assert "at another point" in found.first
+
+
+class Regrouped:
+    """All nominations first, then all pauses, each in its old order from the end."""
+
+    def plan(self, state: State) -> Plan:
+        found = Planner().plan(state)
+        backwards = found.actions[::-1]
+        pauses = [one for one in backwards if isinstance(one, Pause)]
+        others = [one for one in backwards if not isinstance(one, Pause)]
+        return replace(found, actions=(*others, *pauses))
+
+
+def test_pauses_may_change_places_behind_their_nominations() -> None:
+    claims = [session("g", "gold", slices=70), session("h", "gold", slices=70)]
+    held = [running(f"s{i}", on("a", i, slices=80)) for i in range(2)]
+    found = compare(Planner(), Regrouped(), [state([node("a", 2)], [*held, *claims])])
+    assert (found.likeness, found.first) == (Likeness.REORDERED, "")
+
+
+def test_an_older_post_plugin_gets_the_actions_alone() -> None:
+    def first(actions: Sequence[Action]) -> Sequence[Action]:
+        return [one for one in actions if not isinstance(one, Wait)]
+
+    first.api_version = 1  # type: ignore[attr-defined]
+    plugins = Plugins(post=(("first", adapt("first", first, kind="post")),))
+    found = Planner(plugins=plugins).plan(TWO)
+    assert [type(one) for one in found.actions] == [PlaceSession]

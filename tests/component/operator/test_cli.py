@@ -1,12 +1,13 @@
 """What a user reads who starts the operator wrongly."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from operatorrig import ROOT
+from operatorrig import ROOT, Rig
 
 
 def operator(*arguments: str, kubeconfig: str = "/nowhere") -> subprocess.CompletedProcess[str]:
@@ -76,3 +77,28 @@ def test_help_names_every_command() -> None:
     assert done.returncode == 0
     for command in ("run", "apply-crds", "release", "explain", "simulate", "compare"):
         assert command in done.stdout
+
+
+@pytest.mark.cluster
+def test_explain_and_simulate_answer_from_the_state_of_a_living_cluster(rig: Rig) -> None:
+    rig.nodes.add_node("node-a")
+    replica = rig.operate()
+    rig.create("chat", resources={"slices": 60, "share": 100})
+    rig.until_ready("chat")
+    rig.create("wide", resources={"slices": 70, "share": 100})
+    rig.until("wide", "Ready", "False", "WaitingForRoom")
+    replica.stop()
+    kubeconfig = str(rig.control_plane.kubeconfig)
+    told = operator("explain", "team/wide", "--json", kubeconfig=kubeconfig)
+    assert told.returncode == 0, told.stderr
+    (line,) = json.loads(told.stdout)["lines"]
+    assert line["where"] == "node-a gpu-0"
+    assert line["why"] == "20 slices free, needs 70 (team/chat may not be paused)"
+    before = rig.writes()
+    played = operator("simulate", "--live", "--until", "100", "--json", kubeconfig=kubeconfig)
+    assert played.returncode == 0, played.stderr
+    found = json.loads(played.stdout)
+    first = found["samples"][0]
+    assert (first["running"], first["waiting"], first["fill"]["slices"]) == (1, 1, 75.0)
+    assert found["sessions"]["team/wide"]["last"].startswith("needs 70 slices on one GPU")
+    assert rig.writes() == before, "a question writes nothing"

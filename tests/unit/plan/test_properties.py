@@ -4,6 +4,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,6 +27,7 @@ from sojourn_operator.plan import (
     plan,
 )
 from sojourn_operator.plan.actions import NO_GPU, NO_ROOM, NODES_OUT
+from sojourn_operator.plan.mix import mix_of
 from sojourn_operator.plan.play import World
 
 from tests.unit.plan_builders import GOLD, TIERS, gpu, node, session
@@ -86,6 +88,11 @@ def happen(rng: random.Random, world: World, number: int, *, arrivals: bool = Tr
             place = world.nodes[name]
             draining = rng.random() < 0.3 and not place.draining
             world.nodes[name] = replace(place, draining=draining, schedulable=not draining)
+        case 6:
+            name = rng.choice(sorted(world.nodes))
+            place = world.nodes[name]
+            gpus = tuple(replace(one, healthy=rng.random() < 0.8) for one in place.gpus)
+            world.nodes[name] = replace(place, ready=rng.random() < 0.8, gpus=gpus)
         case _:
             world.advance(rng.choice([1.0, 5.0, 40.0]))
 
@@ -126,12 +133,20 @@ def check_actions(state: State, actions: tuple[Action, ...]) -> None:
             victim, claimant = state.sessions[one.session], state.sessions[one.by]
             assert PRIORITY[victim.tier] < PRIORITY[claimant.tier]
             assert victim.tier != GOLD.name
+        elif isinstance(one, Pause):
+            resting = state.sessions[one.session]
+            assert resting.place is not None
+            leaves = state.nodes[resting.place.node].draining
+            assert resting.suspend or resting.deleting or leaves
         if isinstance(one, Move):
             home = state.sessions[one.session].place
             assert home is not None
             assert state.nodes[home.node].draining or state.sessions[one.session].tier != GOLD.name
         if isinstance(one, PlaceSession | Resume):
-            assert not state.nodes[one.place.node].draining
+            where = state.nodes[one.place.node]
+            assert where.ready
+            assert not where.draining
+            assert all(where.gpus[use.ordinal].healthy for use in one.place.gpus)
             assert state.sessions[one.session].phase in (Phase.WAITING, Phase.PAUSED)
 
 
@@ -223,9 +238,39 @@ def rest(world: World) -> list[str]:
 def test_without_arrivals_nobody_is_paused_twice(seed: int) -> None:
     world = after(seed)
     for name, one in world.nodes.items():
-        world.nodes[name] = replace(one, draining=False, schedulable=True)
+        gpus = tuple(replace(one_gpu, healthy=True) for one_gpu in one.gpus)
+        world.nodes[name] = replace(one, draining=False, schedulable=True, ready=True, gpus=gpus)
     counts = Counter(rest(world))
     assert not [key for key, count in counts.items() if count > 1], counts
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6))
+def test_no_events_without_arrivals_make_two_sessions_preempt_each_other(seed: int) -> None:
+    """Whatever else happens: ends, suspensions, drains, sick GPUs, time."""
+    rng, world = random.Random(seed), after(seed)  # noqa: S311
+    planner, pairs = Planner(), set[tuple[str, str]]()
+    for number in range(60):
+        happen(rng, world, number, arrivals=False)
+        actions = planner.plan(world.state()).actions
+        pairs |= {(one.by, one.session) for one in actions if isinstance(one, Pause) and one.by}
+        world.do(actions)
+    assert not [pair for pair in pairs if pair[::-1] in pairs]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6))
+def test_the_order_in_which_a_state_lists_things_changes_nothing(seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311
+    for _, state, actions in played(seed, 25):
+        known = mix_of(one.request for one in state.sessions.values())
+        mixed = replace(state, mix=known)
+        again: dict[str, Any] = {
+            name: dict(rng.sample(sorted(getattr(state, name).items()), len(getattr(state, name))))
+            for name in ("nodes", "sessions", "tiers", "tenants")
+        }
+        assert plan(replace(state, **again)).actions == actions
+        assert plan(replace(mixed, **again)) == plan(mixed)
 
 
 @settings(max_examples=20, deadline=None)
@@ -260,9 +305,9 @@ def fits_somewhere(state: State, asker: Session) -> bool:
             > spot.memory_bytes
             or len(inside) >= spot.pods
         )
-        if short or reserved or spot.draining or not spot.schedulable:
+        if short or reserved or spot.draining or not spot.schedulable or not spot.ready:
             continue
-        for one_gpu in spot.gpus:
+        for one_gpu in filter(lambda found: found.healthy, spot.gpus):
             uses = [
                 (use, one.request.decode_fraction)
                 for one in inside

@@ -431,3 +431,29 @@ def test_gold_over_several_gpus_clears_the_node_with_least_to_free() -> None:
     assert [use.share for use in nominate.nomination.place.gpus] == [834, 834, 834]
     assert nominate.nomination.place.node == "b"
     assert sorted(one.session for one in of(Pause, actions)) == ["llm/b0", "llm/b1"]
+
+
+def test_who_wishes_to_be_spread_gets_the_emptiest_gpu_of_the_emptiest_node() -> None:
+    held = [
+        *(running(f"a{i}", on("a", i, slices=20)) for i in range(2)),
+        running("b", on("b", 0, slices=20)),
+    ]
+    asks = session("s", slices=20)
+    cluster = [node("a", 2), node("b", 2)]
+    (packed,) = of(PlaceSession, plan(state(cluster, [*held, asks])).actions)
+    assert packed.place.node == "a" or packed.place.gpus[0].ordinal == 0
+    apart = session("s", slices=20, spread=True)
+    (placed,) = of(PlaceSession, plan(state(cluster, [*held, apart])).actions)
+    assert (placed.place.node, placed.place.gpus[0].ordinal) == ("b", 1)
+
+
+def test_the_least_on_one_gpu_counts_however_many_shards() -> None:
+    """24 slices over two GPUs would be 12 on each; the model needs 16 on one."""
+    cluster = [node("a", 2)]
+    held = [running(f"x{i}", on("a", i, slices=66)) for i in range(2)]
+    asks = session("s", "bronze", 24, max_shards=2, minimum_slices=16)
+    (wait,) = of(Wait, plan(state(cluster, [*held, asks])).actions)
+    assert wait.message.startswith("needs 24 slices on one GPU")
+    fewer = session("s", "bronze", 24, max_shards=2, minimum_slices=12)
+    (placed,) = of(PlaceSession, plan(state(cluster, [*held, fewer])).actions)
+    assert [use.slices for use in placed.place.gpus] == [12, 12]

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from sojourn_operator.plan import (
     Move,
     Pause,
@@ -46,6 +47,22 @@ def test_a_quota_is_kept_within_one_plan_and_told_in_numbers() -> None:
     assert isinstance(placed, PlaceSession)
     assert isinstance(waiting, Wait)
     assert waiting.message == "tenant acme uses 30 of its quota of 50 slices; needs 30"
+
+
+@pytest.mark.parametrize(
+    ("quota", "told"),
+    [
+        ({"quota_share": 150}, "uses 100 of its quota of 150 share; needs 100"),
+        ({"quota_sessions": 1}, "uses 1 of its quota of 1 sessions; needs 1"),
+    ],
+)
+def test_a_quota_of_share_or_sessions_is_kept_too(quota: dict[str, int], told: str) -> None:
+    acme = tenant("acme", **quota)
+    two = [session(name, slices=10, share=100, tenant="acme") for name in ("one", "two")]
+    placed, waiting = plan(owned(*two, tenants=[acme])).actions
+    assert isinstance(placed, PlaceSession)
+    assert isinstance(waiting, Wait)
+    assert (waiting.reason, waiting.message) == ("QuotaExceeded", f"tenant acme {told}")
 
 
 def test_claimants_of_a_tier_take_turns_by_use_per_weight() -> None:

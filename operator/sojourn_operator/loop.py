@@ -26,7 +26,7 @@ from sojourn_operator.leader import NotLeaderError
 from sojourn_operator.onepass import LONGEST_SECONDS, OnePass
 from sojourn_operator.packing import Packing
 from sojourn_operator.patience import API, Patience
-from sojourn_operator.planning import Planning, postponed
+from sojourn_operator.planning import Planning, offered, postponed
 from sojourn_operator.restore import Restorer
 from sojourn_operator.seen.cache import Cache, Seen
 from sojourn_operator.seen.others import Taken
@@ -106,7 +106,9 @@ class Loop:
         self._executor = Executor(self._hands, teller=self._teller, system=config.lease.namespace)
         self._upkeep = upkeep.Upkeep(api, cache=cache, teller=self._teller)
         self._restorer = Restorer(api, cache=cache, teller=self._teller)
-        self._planning = Planning(slow_seconds=config.decision_milliseconds / 1000)
+        self._planning = Planning(
+            offered=offered(), slow_seconds=config.decision_milliseconds / 1000
+        )
         self._packing = Packing(
             plan.DefragMode(config.defragmentation), most=config.moves_per_minute
         )

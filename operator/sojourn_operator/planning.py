@@ -14,6 +14,8 @@ from sojourn_operator.plan.board import inside
 from sojourn_operator.plan.generations import SLOW_SECONDS, Generation, Generations
 from sojourn_operator.plan.mix import Flow, follow
 from sojourn_operator.plan.plugins import (
+    API_VERSION,
+    GROUP_GENERATION,
     GROUP_POST,
     GROUP_PRE,
     PluginError,
@@ -39,14 +41,20 @@ class Planning:
         self,
         plugins: Plugins | None = None,
         *,
+        offered: Generation | None = None,
         slow_seconds: float = SLOW_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         used = load() if plugins is None else plugins
         new = Generation(WITH_PLUGINS, plan.Planner(plugins=used, most=STARTS))
         old = Generation(BUILT_IN, plan.Planner(most=STARTS))
-        self._generations = Generations(new, old, clock=clock, slow_seconds=slow_seconds)
-        self._counted = 0
+        own = Generations(new, old, clock=clock, slow_seconds=slow_seconds)
+        self._chain = [own]
+        if offered is not None:
+            core = Generation(WITH_PLUGINS, own)
+            first = Generations(offered, core, clock=clock, slow_seconds=slow_seconds)
+            self._chain.insert(0, first)
+        self._counted = [0] * len(self._chain)
         self._mix = Mix()
         self._flow = Flow()
         self._told = ""
@@ -59,19 +67,30 @@ class Planning:
     def plan(self, state: plan.State) -> plan.Plan:
         self._flow.look(inside(state.sessions))
         with metrics.DECISION_SECONDS.time():
-            return self._generations.plan(state)
+            return self._chain[0].plan(state)
 
     def news(self) -> str:
         """Why another generation decides since the last call; empty if none does."""
-        why, count = self._generations.reason, self._generations.fallbacks
+        active, why = self._standing()
         metrics.FALLBACK.set(bool(why))
-        if count > self._counted:
-            metrics.FALLBACKS.labels(self._generations.cause).inc(count - self._counted)
-            self._counted = count
+        for at, one in enumerate(self._chain):
+            if one.fallbacks > self._counted[at]:
+                metrics.FALLBACKS.labels(one.cause).inc(one.fallbacks - self._counted[at])
+                self._counted[at] = one.fallbacks
         if why == self._told:
             return ""
         self._told = why
-        return f"{self._generations.active} decides now: {why or 'it works again'}"
+        return f"{active} decides now: {why or 'it works again'}"
+
+    def _standing(self) -> tuple[str, str]:
+        """Who decides, and why none of those before it does."""
+        active, why = "", list[str]()
+        for one in self._chain:
+            active = one.active
+            if not one.reason:
+                break
+            why.append(one.reason)
+        return active, "; ".join(why)
 
 
 def postponed(state: plan.State, waits: Mapping[str, float]) -> plan.State:
@@ -90,6 +109,27 @@ def postponed(state: plan.State, waits: Mapping[str, float]) -> plan.State:
 def load(find: Callable[..., Iterable[EntryPoint]] = entry_points) -> Plugins:
     """The plugins that installed distributions offer; one of no use is left out, and said."""
     return Plugins(pre=_loaded(find, GROUP_PRE), post=_loaded(find, GROUP_POST))
+
+
+def offered(find: Callable[..., Iterable[EntryPoint]] = entry_points) -> Generation | None:
+    """The generation of the plan that an installed distribution offers; the first by name.
+
+    One for another version of the interface is not even made: the built-in one decides instead.
+    """
+    found = sorted(find(group=GROUP_GENERATION), key=lambda one: one.name)
+    for entry in found[1:]:
+        log.error("generation %s is left out: %s comes first", entry.name, found[0].name)
+    if not found:
+        return None
+    entry = found[0]
+    try:
+        kind = entry.load()
+        version = kind.api_version
+        plans = kind() if version == API_VERSION else plan.Planner()
+    except Exception as error:
+        log.exception("generation %s is left out: %s", entry.name, error)  # noqa: TRY401
+        return None
+    return Generation(entry.name, plans, version)
 
 
 def _loaded(find: Callable[..., Iterable[EntryPoint]], group: str) -> tuple[tuple[str, Any], ...]:

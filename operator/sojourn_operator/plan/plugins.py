@@ -19,7 +19,8 @@ OLDEST_VERSION: Final = 1
 """Version 1 had no state: pre plugins got the sessions alone, post plugins the actions alone."""
 GROUP_PRE: Final = "sojourn.plan.pre"
 GROUP_POST: Final = "sojourn.plan.post"
-"""Entry points under which distributions offer plugins."""
+GROUP_GENERATION: Final = "sojourn.plan.generation"
+"""Entry points under which distributions offer plugins, and a generation of the whole plan."""
 
 Order = Callable[[State, Sequence[Session]], Sequence[Session]]
 Trim = Callable[[State, Sequence[Action]], Sequence[Action]]

@@ -9,8 +9,8 @@ import pytest
 from prometheus_client import REGISTRY
 from sojourn_operator import plan
 from sojourn_operator.plan.generations import FAILED, SLOW, TRY_AGAIN_SECONDS
-from sojourn_operator.plan.plugins import GROUP_PRE, Plugins
-from sojourn_operator.planning import Planning, load
+from sojourn_operator.plan.plugins import GROUP_GENERATION, GROUP_PRE, Plugins
+from sojourn_operator.planning import Planning, load, offered
 
 from tests.unit.operator.test_poison import NOW, Rig
 
@@ -141,3 +141,63 @@ def test_each_change_of_the_generation_is_an_event_on_the_lease() -> None:
     assert told(4)[-1] == "with-plugins decides now: it works again"
     plugin.mended = False
     assert [len(told(later)) for later in range(5, 8)] == [2, 2, 3], "the same words are told again"
+
+
+class Other:
+    """A generation of another distribution: nobody starts."""
+
+    api_version = 2
+    works = True
+
+    def plan(self, _: plan.State) -> plan.Plan:
+        if not self.works:
+            raise ZeroDivisionError
+        return plan.Plan((), None)
+
+
+class Foreign(Other):
+    api_version = 7
+
+
+class Unnumbered:
+    """Says no version."""
+
+
+def of(kind: type) -> EntryPoint:
+    return EntryPoint(kind.__name__.lower(), f"{__name__}:{kind.__name__}", GROUP_GENERATION)
+
+
+def test_a_generation_of_another_distribution_decides_until_it_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planning = Planning(Plugins(), offered=offered(entries(of(Other))))
+    assert planning.plan(waiting("team/a")).actions == ()
+    assert planning.news() == ""
+    monkeypatch.setattr(Other, "works", False)
+    for _ in range(3):
+        assert planning.plan(waiting("team/a")).actions
+    assert planning.news().startswith("with-plugins decides now: generation other failed 3 times")
+
+
+def test_a_generation_for_another_version_never_decides_and_that_is_told() -> None:
+    planning = Planning(Plugins(), offered=offered(entries(of(Foreign))))
+    assert planning.plan(waiting("team/a")).actions
+    told = "with-plugins decides now: generation foreign is made for version 7, not 2"
+    assert planning.news() == told
+
+
+def test_whatever_fails_behind_it_is_told_too() -> None:
+    plugins = Plugins(pre=(("broken", broken),))
+    planning = Planning(plugins, offered=offered(entries(of(Foreign))))
+    for _ in range(3):
+        planning.plan(waiting("team/a"))
+    told = planning.news()
+    assert told.startswith("built-in decides now: generation foreign is made for version 7")
+    assert "; generation with-plugins failed 3 times" in told
+
+
+def test_a_generation_that_cannot_be_made_is_left_out() -> None:
+    missing = EntryPoint("missing", "no_such_module:Thing", GROUP_GENERATION)
+    assert offered(entries(missing)) is None
+    assert offered(entries(of(Unnumbered))) is None
+    assert offered(entries()) is None

@@ -7,6 +7,7 @@ dense bf16 (fp16 where bf16 is absent). Beside it stands what every session take
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -97,6 +98,16 @@ def speed_of(name: str) -> Speed | None:
     """The speed of a model, None if the table does not know it."""
     model = find(name)
     return None if model is None else model.speed
+
+
+def speeds(given: Mapping[str, Speed]) -> Callable[[str], Speed | None]:
+    """`speed_of`, but for the models that are given one."""
+
+    def found(name: str) -> Speed | None:
+        own = (speed for other, speed in given.items() if same_model(other, name))
+        return next(own, None) or speed_of(name)
+
+    return found
 
 
 def capacity(name: str, *, decode_fraction: int) -> int | None:

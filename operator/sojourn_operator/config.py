@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import yaml
+from sojourn_api.gpus import Speed
 
 MIB: Final = 1024 * 1024
 DEVICES: Final = ("cuda", "cuda-eager", "cpu", "cpu-amx")
@@ -59,6 +60,8 @@ class Config:
     """Whether sessions are moved for the sake of packing; `DryRun` only says which would be."""
     moves_per_minute: int = 2
     """So many at most; each is a pause. A guess: a pause of some seconds every half a minute."""
+    gpu_speeds: tuple[Mapping[str, Any], ...] = ()
+    """Of models that the table lacks, or of which better figures are known."""
     decision_milliseconds: float = 800.0
     """A decision beyond it gives the plan back to the generation before."""
 
@@ -66,6 +69,23 @@ class Config:
     def file_store(self) -> bool:
         """Whether snapshots lie on a mounted volume rather than in an object store."""
         return self.store_uri.startswith("file:")
+
+    @property
+    def speeds(self) -> Mapping[str, Speed]:
+        """By the name of a GPU model."""
+        return dict(_speed(one) for one in self.gpu_speeds)
+
+
+def _speed(one: Mapping[str, Any]) -> tuple[str, Speed]:
+    model, *speeds = (one.get(name) for name in ("model", "tbps", "tflops"))
+    numbers = [
+        float(found)
+        for found in speeds
+        if isinstance(found, int | float) and not isinstance(found, bool) and found > 0
+    ]
+    if len(one) != 3 or not isinstance(model, str) or not model or len(numbers) != 2:
+        raise ConfigError("must have model, tbps and tflops, numbers more than 0, and nothing else")
+    return model, Speed(tbps=numbers[0], tflops=numbers[1])
 
 
 def load(path: Path | None) -> Config:
@@ -96,6 +116,11 @@ def parse(raw: object, *, source: str) -> Config:
     ):
         if getattr(config, name) <= 0:
             raise ConfigError(f"{source}: {_camel(name)} must be more than 0")
+    for number, one in enumerate(config.gpu_speeds):
+        try:
+            _speed(one)
+        except ConfigError as error:
+            raise ConfigError(f"{source}: gpuSpeeds[{number}] {error}") from error
     for key, known in (("device", DEVICES), ("defragmentation", DEFRAGMENTATION)):
         if (value := getattr(config, key)) not in known:
             raise ConfigError(f"{source}: {key} must be one of {', '.join(known)}, not {value!r}")

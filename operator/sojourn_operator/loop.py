@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from sojourn_operator import clock, metrics, plan, reasons, upkeep, view, wants
+from sojourn_operator import clock, metrics, plan, reasons, upkeep, view
 from sojourn_operator.act.api import Api, ApiError
 from sojourn_operator.act.apply import Hands
 from sojourn_operator.act.events import Teller
@@ -114,7 +114,7 @@ class Loop:
         )
         self._faults = Faults()
         self._row = Row()
-        self._view = view.View(self._faults, most_shards=wants.most_shards(config.device))
+        self._view = view.of(config, self._faults)
         self._never: Mapping[str, str] = {}
         self._still = Still()
         self._crew = Crew()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from sojourn_api.gpus import arch_in, arch_of, same_model, speed_of
+from sojourn_api.gpus import Speed, arch_in, arch_of, same_model, speed_of, speeds
 from sojourn_api.names import PAUSED, PLACED
 from sojourn_api.objects import (
     Gpu,
@@ -27,6 +27,7 @@ from sojourn_api.objects import (
 from sojourn_operator import clock, plan, wants
 from sojourn_operator.act import status as conditions
 from sojourn_operator.act.status import TRUE
+from sojourn_operator.config import Config
 from sojourn_operator.faults import SESSION, Faults
 from sojourn_operator.seen.budget import Budget
 from sojourn_operator.seen.cache import Seen
@@ -50,8 +51,18 @@ class View:
     The plan looks at what is another object: so a pass costs what has changed.
     """
 
-    def __init__(self, faults: Faults | None = None, *, most_shards: int | None = None) -> None:
-        """`most_shards` is what the sessions' device allows; see `wants.most_shards`."""
+    def __init__(
+        self,
+        faults: Faults | None = None,
+        *,
+        most_shards: int | None = None,
+        speed: Callable[[str], Speed | None] = speed_of,
+    ) -> None:
+        """`most_shards` is what the sessions' device allows; see `wants.most_shards`.
+
+        `speed` is that of GPU models.
+        """
+        self._speed = speed
         self._faults = faults or Faults()
         self._most_shards = most_shards
         self._sessions: dict[str, tuple[_Parts, plan.Session]] = {}
@@ -123,9 +134,18 @@ class View:
             with self._faults.apart("Node", name):
                 before = known.get(name)
                 if before is None or before[0] != parts:
-                    before = parts, _node(node, gpu_node, strays=stray, taken=taken)
+                    before = (
+                        parts,
+                        _node(node, gpu_node, strays=stray, taken=taken, speed=self._speed),
+                    )
                 self._nodes[name] = before
         return {name: node for name, (_, node) in self._nodes.items()}
+
+
+def of(config: Config, faults: Faults | None = None) -> View:
+    """With what the settings say of devices and GPUs."""
+    shards = wants.most_shards(config.device)
+    return View(faults, most_shards=shards, speed=speeds(config.speeds))
 
 
 def state(world: World, *, blocked: frozenset[str]) -> plan.State:
@@ -312,14 +332,21 @@ def _nomination(found: Nomination | None) -> plan.Nomination | None:
     return plan.Nomination(place, found.victims, clock.seconds(found.expires))
 
 
-def _node(node: Node, gpu_node: GpuNode, *, strays: Mapping[int, int], taken: Taken) -> plan.Node:
+def _node(
+    node: Node,
+    gpu_node: GpuNode,
+    *,
+    strays: Mapping[int, int],
+    taken: Taken,
+    speed: Callable[[str], Speed | None],
+) -> plan.Node:
     gpus = tuple(
         plan.Gpu(
             ordinal=gpu.ordinal,
             uuid=gpu.uuid,
             model=gpu.model,
             slices=_usable(node, gpu, stray=strays.get(gpu.ordinal, 0)),
-            speed=speed_of(gpu.model),
+            speed=speed(gpu.model),
             healthy=gpu.healthy,
             links=gpu.links,
             kernel_class=arch_of(gpu.model),

@@ -12,10 +12,12 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Final
 
 from sojourn_operator import plan
 from sojourn_operator.commands.rows import StudyError
 from sojourn_operator.commands.studyfiles import TIERS, jobs_from, nodes_from, recorded
+from sojourn_operator.config import load
 from sojourn_operator.plan.compare import Likeness, compare
 from sojourn_operator.plan.explain import Line, explain
 from sojourn_operator.plan.generations import Plans
@@ -24,16 +26,20 @@ from sojourn_operator.plan.record import to_data
 from sojourn_operator.plan.simulate import Job, Sample, Simulation
 from sojourn_operator.plan.words import NAMED
 
+SETTINGS: Final = Path("/etc/sojourn/operator.yaml")
+"""Where the chart puts them in the operator's pod."""
+
 
 def explain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("session", help="NAMESPACE/NAME")
+    parser.add_argument("--config", type=Path, help=f"the operator's settings, else {SETTINGS}")
     parser.add_argument("--state", type=Path, help="a recorded state (JSON); else the live cluster")
     parser.add_argument("--record", type=Path, help="also write the state to this file")
     parser.add_argument("--json", action="store_true")
 
 
 def run_explain(options: argparse.Namespace) -> int:
-    state = recorded(options.state) if options.state else live_state()
+    state = recorded(options.state) if options.state else live_state(options.config)
     if options.record:
         try:
             options.record.write_text(json.dumps(to_data(state)))
@@ -77,6 +83,7 @@ def simulate_arguments(parser: argparse.ArgumentParser) -> None:
         "gpu_models,max_shards,tenant,save_mib]",
     )
     parser.add_argument("--live", action="store_true", help="start from the live cluster")
+    parser.add_argument("--config", type=Path, help=f"its operator's settings, else {SETTINGS}")
     parser.add_argument("--every", type=float, default=60, help="seconds between samples")
     parser.add_argument("--until", type=float, default=float("inf"), help="stop after so long")
     parser.add_argument("--start-seconds", type=float, default=10)
@@ -123,7 +130,7 @@ def simulation_of(options: argparse.Namespace) -> Simulation:
     """The world and its jobs, from files or from the live cluster, whose sessions begin where they
     stand and never end.
     """
-    live = live_state() if options.live else None
+    live = live_state(options.config) if options.live else None
     nodes = nodes_from(options.nodes) if options.nodes else []
     tiers = tuple(live.tiers.values()) if live else TIERS
     tenants = tuple(live.tenants.values()) if live else ()
@@ -191,7 +198,7 @@ def generation(name: str) -> Plans:
     return made
 
 
-def live_state() -> plan.State:
+def live_state(config: Path | None) -> plan.State:
     """The state that the operator would decide from, but for what its process alone knows.
 
     That is the mix that it packs for, and what runtimes said when they were polled.
@@ -199,8 +206,9 @@ def live_state() -> plan.State:
     from sojourn_operator.act.api import ApiError, reached  # noqa: PLC0415
     from sojourn_operator.seen import others, world  # noqa: PLC0415 - files need no cluster
     from sojourn_operator.seen.cache import Cache  # noqa: PLC0415
-    from sojourn_operator.view import state  # noqa: PLC0415
+    from sojourn_operator.view import of  # noqa: PLC0415
 
+    settings = load(config or (SETTINGS if SETTINGS.exists() else None))
     cache, api = Cache(lambda: None), reached()
     try:
         cache.relist(api)
@@ -208,7 +216,7 @@ def live_state() -> plan.State:
     except ApiError as error:
         raise StudyError(f"cannot read the cluster: {error}") from error
     seen = replace(world.world_of(cache, time.time()), others=taken)
-    return state(seen, blocked=frozenset())
+    return of(settings).state(seen, blocked=frozenset())
 
 
 class Bar:

@@ -123,7 +123,7 @@ def _never(gpu: Gpu, need: Need, parts: int) -> str:
     if gpu.mig:
         return "in MIG mode: it has no slices, and sessions are not placed on MIG instances"
     if need.gpu.share and gpu.speed is None:
-        return f"the speed of {gpu.model} is unknown: configure it"
+        return f"the speed of {gpu.model} is unknown: set gpuSpeeds of the operator"
     if parts < 0:
         return f"model {gpu.model} is not wished for"
     if parts > WHOLE or need.gpu.slices > gpu.slices:

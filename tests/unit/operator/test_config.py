@@ -29,6 +29,9 @@ def test_keys_are_camel_case(tmp_path: Path) -> None:
         ({"device": "tpu"}, "device"),
         ({"defragmentation": "Sometimes"}, "Off, DryRun, On"),
         ({"movesPerMinute": 0}, "movesPerMinute"),
+        ({"gpuSpeeds": [{"model": "X", "tbps": 1, "tflops": 0}]}, "gpuSpeeds[0]"),
+        ({"gpuSpeeds": [{"model": "X", "tbps": 1, "tflops": 2, "tops": 3}]}, "gpuSpeeds[0]"),
+        ({"gpuSpeeds": [{"model": "X", "tbps": True, "tflops": 2}]}, "gpuSpeeds[0]"),
         ([], "mapping"),
     ],
 )

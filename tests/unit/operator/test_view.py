@@ -22,6 +22,7 @@ from sojourn_api.objects import (
 from sojourn_api.quantity import quantity
 from sojourn_operator import reasons, view, wants
 from sojourn_operator.act.status import of
+from sojourn_operator.config import Config
 from sojourn_operator.plan import Phase, Resume, plan
 from sojourn_operator.seen.budget import parse_budget
 from sojourn_operator.seen.cache import Seen
@@ -451,3 +452,21 @@ def test_a_paused_session_goes_back_to_gpus_that_compute_as_its_snapshot_was_com
     (back,) = plan(view.state(seen, blocked=frozenset())).actions
     assert isinstance(back, Resume)
     assert (back.place.node, back.exact) == (node_name, exact)
+
+
+@pytest.mark.parametrize(
+    ("model", "said", "worth"),
+    [
+        ("Mystery 9000", {"model": "mystery-9000", "tbps": 2.039, "tflops": 312}, 1000),
+        ("Mystery 9000", {"model": "H100", "tbps": 2.039, "tflops": 312}, None),
+        ("NVIDIA H200", {"model": "H200", "tbps": 2.039, "tflops": 312}, 1000),
+    ],
+)
+def test_the_settings_say_how_fast_a_gpu_is(
+    model: str, said: dict[str, Any], worth: int | None
+) -> None:
+    gpu = dataclasses.replace(gpu_node("node-a").gpus[0], model=model)
+    seen = world(session(), gpu_nodes={"node-a": GpuNode(meta("node-a"), (gpu,))})
+    found = view.of(Config(gpu_speeds=(said,))).state(seen, blocked=frozenset())
+    speed = found.nodes["node-a"].gpus[0].speed
+    assert (speed.capacity(500) if speed else None) == worth

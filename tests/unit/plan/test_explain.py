@@ -31,7 +31,7 @@ def test_every_node_and_gpu_says_why_not() -> None:
         "a gpu-0": "20 slices free, needs 40, share of 300 free, needs 500 (llm/s may be paused)",
         "a gpu-1": "10 slices free, needs 40 (llm/g may not be paused)",
         "b gpu-0": "too small even when empty: L4 with 24 slices",
-        "b gpu-1": "the speed of Mystery is unknown: configure it",
+        "b gpu-1": "the speed of Mystery is unknown: set gpuSpeeds of the operator",
         "b gpu-2": "unhealthy",
         "c": "cordoned",
         "d": "taint team=x:NoSchedule is not tolerated",

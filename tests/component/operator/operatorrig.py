@@ -211,6 +211,12 @@ class Rig:
         conditions = self.status(name).get("conditions", [])
         return next((c for c in conditions if c["type"] == kind), {})
 
+    def held_by(self, name: str) -> list[str]:
+        """The finalizers of a session that is there."""
+        raw = self.session(name)
+        assert raw is not None
+        return list(raw["metadata"].get("finalizers") or ())
+
     def pods(self, name: str) -> list[str]:
         selector = f"{names.LABEL_SESSION}={name}"
         items = self.core.list_namespaced_pod(NAMESPACE, label_selector=selector).items

@@ -242,6 +242,19 @@ def test_a_deleted_session_leaves_nothing(rig: Rig) -> None:
     assert rig.snapshots() == []
 
 
+def test_the_finalizer_of_somebody_else_is_left_alone(rig: Rig) -> None:
+    theirs, ours = "example.com/backup", names.FINALIZER_SESSION
+    rig.nodes.add_node("node-a")
+    rig.create("chat")
+    rig.change("chat", {"metadata": {"finalizers": [theirs]}})
+    rig.operate()
+    rig.until_ready("chat")
+    assert rig.held_by("chat") == [theirs, ours]
+    rig.delete("chat")
+    wait_until(lambda: rig.held_by("chat") == [theirs], what="our finalizer is gone")
+    assert rig.pods("chat") == []
+
+
 def test_a_context_that_cannot_be_removed_is_named_in_an_event(rig: Rig) -> None:
     rig.nodes.add_node("node-a")
     rig.nodes.purge_phase = "Failed"

@@ -8,6 +8,7 @@ from sojourn_operator.plan import tenants
 from sojourn_operator.plan.actions import (
     BACK_OFF,
     IMPOSSIBLE,
+    NO_ROOM,
     PLACED,
     QUOTA,
     RESUMED,
@@ -18,9 +19,11 @@ from sojourn_operator.plan.actions import (
     Resume,
     Wait,
 )
+from sojourn_operator.plan.aged import keep_room
 from sojourn_operator.plan.makeroom import make_room
 from sojourn_operator.plan.nominate import keep_nomination, nominated_place
 from sojourn_operator.plan.prospects import lacking
+from sojourn_operator.plan.rank import AGING
 from sojourn_operator.plan.state import Phase, Place, Session
 from sojourn_operator.plan.turn import Turn
 from sojourn_operator.plan.words import NAMED, asked, at
@@ -83,6 +86,8 @@ def start(turn: Turn, session: Session, place: Place) -> None:
 
 
 def wait(turn: Turn, session: Session) -> None:
-    """Nothing can be done now: say what is missing."""
+    """Nothing can be done now: say what is missing, and keep room if it has waited too long."""
     reason, message = lacking(turn.board, session.request, avoid=session.avoid)
+    if reason == NO_ROOM and (place := keep_room(turn, session)) is not None:
+        message += f"; after {AGING / 60:.0f} min of waiting, {at(place)} is kept for it"
     turn.actions.append(Wait(session.key, reason=reason, message=message))

@@ -52,6 +52,7 @@ def movable(turn: Turn, node: str) -> list[Holding]:
 def _let_in(turn: Turn, session: Session, limit: int) -> int:
     """Moves for one waiting session; how many."""
     request = session.request
+    turn.board.unbook(session.key)  # what is kept for it may be a part of what it gets
     found = let_in(
         turn.board.placer,
         request,

@@ -41,6 +41,8 @@ class Turn:
     """Claimants whose nomination does not hold any more."""
     hopeless: set[tuple[Request, str, str]] = field(default_factory=set)
     """Requests of tier and tenant that found no victims: the next of a kind need not look."""
+    kept_for: str = ""
+    """Who has waited so long that a place is kept for it while it comes free."""
     starts: int = 0
     """Sessions that it places or resumes so far."""
     sent_away: list[SentAway] = field(default_factory=list)

@@ -71,6 +71,19 @@ class Server:
         self.kept[key] = self._stamped(new)
         return self.kept[key]
 
+    def json_patch(
+        self, kind: Kind, operations: list[dict[str, Any]], *, name: str, namespace: str = ""
+    ) -> dict[str, Any]:
+        """Of what is under `metadata`; what it tests must hold where the object is known."""
+        old = self.kept.get((kind.name, name), {"metadata": {}})
+        meta = {**old["metadata"], "name": name, "namespace": namespace}
+        for one in operations:
+            field = one["path"].removeprefix("/metadata/")
+            assert one["op"] == "add" or meta.setdefault(field, one["value"]) == one["value"]
+            meta[field] = one["value"]
+        self.kept[kind.name, name] = self._stamped({**old, "metadata": meta})
+        return self.kept[kind.name, name]
+
     def delete(self, kind: Kind, *, name: str, **_: Any) -> dict[str, Any]:
         self.deleted.append(f"{kind.name} {name}")
         return {}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sojourn_operator.plan import (
     Action,
@@ -29,6 +29,7 @@ from sojourn_operator.plan import (
 from sojourn_operator.plan.actions import NO_GPU, NO_ROOM, NODES_OUT
 from sojourn_operator.plan.mix import mix_of
 from sojourn_operator.plan.play import World
+from sojourn_operator.plan.rank import has_aged
 
 from tests.unit.plan_builders import GOLD, TIERS, gpu, node, session
 
@@ -279,6 +280,7 @@ def test_at_rest_no_waiting_session_fits(seed: int) -> None:
     world = after(seed)
     rest(world)
     state = world.state()
+    assume(not any(has_aged(state, one) for one in state.sessions.values()))  # room is kept for it
     actions = plan(state).actions
     assert not [one for one in actions if isinstance(one, PlaceSession | Resume | Nominate)]
     for one in actions:

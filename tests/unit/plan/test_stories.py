@@ -57,7 +57,7 @@ def test_slices_must_be_on_one_gpu_and_the_wait_says_so_in_numbers() -> None:
         running("y", on("node-b", 0, slices=80)),
         running("z", on("node-b", 1, slices=72)),
     ]
-    actions = plan(state(cluster, [*held, session("new", slices=12)])).actions
+    actions = plan(state(cluster, [*held, session("new", slices=12)], now=10.0)).actions
     (waiting,) = of(Wait, actions)
     assert waiting.reason == "NoRoom"
     assert waiting.message == "needs 12 slices on one GPU; the most free is 8 on node-b gpu-1"

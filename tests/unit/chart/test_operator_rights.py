@@ -34,6 +34,7 @@ ELSEWHERE: dict[Right, str] = {
     ("sojourn.dev", "llmmodels/status", "patch"): "upkeep writes both by one function",
     ("sojourn.dev", "tenants/status", "patch"): "upkeep writes both by one function",
     ("sojourn.dev", "gpunodes/status", "patch"): "upkeep writes it by the same",
+    ("", "pods", "patch"): "finalizers of sessions and pods change by one function",
     ("sojourn.dev", "llmsessions/finalizers", "update"): "blockOwnerDeletion in owner references",
     ("apiextensions.k8s.io", "customresourcedefinitions", "list"): "kopf",
     ("apiextensions.k8s.io", "customresourcedefinitions", "watch"): "kopf",

@@ -61,7 +61,7 @@ class RoomFinder:
                 save=turn.board.save,
                 over=self._over,
                 tiers={name: tier.priority for name, tier in turn.state.tiers.items()},
-                strict=strict,
+                strict=strict and bool(turn.budgets),
             )
             for found in offers(search, self._tiers()):
                 nodes = list(dict.fromkeys(spot[0] for _, spot in found.best))

@@ -106,8 +106,12 @@ def test_gold_pauses_silver_and_silver_comes_back_with_its_context(rig: Rig) -> 
     rig.delete("golden")
     status = rig.until_ready("silver", epoch=2)
     assert "preemptedBy" not in status
-    reasons = [reason for reason, _, _ in rig.events("silver")]
+    events = rig.events("silver")
+    reasons = [reason for reason, _, _ in events]
     assert sorted(set(reasons)) == sorted(reasons), reasons
+    (why,) = [message for reason, message, _ in events if reason == "Preempted"]
+    assert why.startswith("paused for team/golden: needs 60 slices on one GPU")
+    assert "; no pause as cheap as this makes room elsewhere" in why
     expected = {"Placed", "Started", "Preempted", "Paused", "ContextSaved", "Resumed"}
     assert expected <= set(reasons)
 

@@ -6,6 +6,8 @@ schedulers call backfilling around a reservation; Lifka, "The ANL/IBM SP schedul
 """
 
 from collections.abc import Iterator
+from heapq import nsmallest
+from typing import Final
 
 from sojourn_operator.plan.need import Need
 from sojourn_operator.plan.placer import place_at
@@ -14,6 +16,9 @@ from sojourn_operator.plan.room import Room
 from sojourn_operator.plan.state import Place, Session
 from sojourn_operator.plan.take import WHOLE
 from sojourn_operator.plan.turn import Turn
+
+LOOKED_AT: Final = 16
+"""Nodes: which of them is the best matters less than that a plan over thousands stays quick."""
 
 
 def keep_room(turn: Turn, session: Session) -> Place | None:
@@ -33,18 +38,28 @@ def keep_room(turn: Turn, session: Session) -> Place | None:
 
 
 def _places(turn: Turn, session: Session) -> Iterator[tuple[int, str, tuple[int, ...], Need]]:
-    """Of each node that could serve it when empty: what is missing, and on which GPUs."""
+    """Of nodes that could serve it when empty, those with the most free GPUs: what is missing, and
+    on which GPUs.
+    """
     request, placer = session.request, turn.board.placer
     need_on = placer.index.needs(request, request.shards)
-    for name, room in placer.rooms.items():
-        if not room.usable or name in session.avoid:
+    lack = turn.board.lacks.of(request)
+    count = max(request.shards, 1)
+    able = (
+        best
+        for name, best in lack.free.items()
+        if lack.nodes[name].able >= count and name not in session.avoid
+    )
+    for _, _, name, _ in nsmallest(LOOKED_AT, able):
+        room = placer.rooms[name]
+        need, node = need_on(room), room.node
+        if need is None or node.cpu_milli < request.cpu_milli:
             continue
-        node = room.node
-        if node.cpu_milli < request.cpu_milli or node.memory_bytes < request.memory_bytes:
+        if node.memory_bytes < request.memory_bytes:
             continue
-        need = need_on(room)
-        for group in room.groups if need is not None else ():
-            if need is not None and (found := _least(room, need, group)) is not None:
+        for group in room.groups:
+            found = _least(room, need, group)
+            if found is not None:
                 missing, gpus = found
                 yield missing, name, gpus, need
 

@@ -45,6 +45,8 @@ def _line(entry: registry.Known, found: GpuFacts | None, verdict: health.Verdict
         notes.append("model unknown to the speed table: no compute share")
     if found is not None and found.mig:
         notes.append("MIG mode: no slices")
+    elif not entry.slices:
+        notes.append("not one slice fits beside the reserve: lower sliceBytes or reservedBytes")
     if not verdict.healthy:
         return f"{what} of {whose}: unhealthy, {verdict.reason}: {verdict.message}"
     return f"{what} of {whose} ({', '.join(notes)})"

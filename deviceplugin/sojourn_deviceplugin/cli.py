@@ -10,6 +10,7 @@ from pathlib import Path
 from sojourn_api.access import Access, NotInPodError, in_cluster
 
 from sojourn_deviceplugin import check, logs, web
+from sojourn_deviceplugin.alone import NotAloneError, alone
 from sojourn_deviceplugin.config import Config, ConfigError
 from sojourn_deviceplugin.core import BOOT_ID
 from sojourn_deviceplugin.nvml import Nvml
@@ -47,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.check:
             return _check(settings.config)
         return _run(settings, options)
-    except (ConfigError, NotInPodError, RegistryError) as error:
+    except (ConfigError, NotAloneError, NotInPodError, RegistryError) as error:
         log.error("cannot start", extra={"error": str(error)})  # noqa: TRY400 - the text says it
         return 2
 
@@ -61,9 +62,11 @@ def _check(config: Config) -> int:
 
 
 def _run(settings: Settings, options: argparse.Namespace) -> int:
-    while not _serve(settings, options):
+    while True:
+        with alone(settings.config.state_dir):
+            if _serve(settings, options):
+                return 0
         log.info("settings changed, starting anew")
-    return 0
 
 
 def _serve(settings: Settings, options: argparse.Namespace) -> bool:
@@ -72,12 +75,16 @@ def _serve(settings: Settings, options: argparse.Namespace) -> bool:
     if access is not None and not options.node_name:
         raise ConfigError("--node-name: is needed to write the GPUNode (or set NODE_NAME)")
     plugin = Plugin(settings.config, node_name=options.node_name, access=access)
-    server = web.serve(
-        settings.config.metrics_port,
-        plugin.metrics.registry,
-        alive=plugin.registrar.is_alive,
-        ready=lambda: plugin.ready,
-    )
+    port = settings.config.metrics_port
+    try:
+        server = web.serve(
+            port,
+            plugin.metrics.registry,
+            alive=plugin.registrar.is_alive,
+            ready=lambda: plugin.ready,
+        )
+    except OSError as error:
+        raise ConfigError(f"metricsPort: {port} cannot be listened on: {error}") from error
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: plugin.end())
     plugin.start()

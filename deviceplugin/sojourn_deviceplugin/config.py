@@ -164,6 +164,12 @@ def _models(value: object, *, key: str) -> tuple[tuple[str, int], ...]:
     return tuple((str(name), _slice(part, key=f"{key}.{name}")) for name, part in value.items())
 
 
+def _cdi_kind(value: object, *, key: str) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9.-]+/[A-Za-z0-9_-]+", value):
+        raise ConfigError(f"{key}: {value!r} is no CDI kind; write VENDOR/CLASS as nvidia.com/gpu")
+    return value
+
+
 _LIMITS: Final = {
     "probeSeconds": (1, 60),
     "nvmlPatienceSeconds": (2, 600),
@@ -202,8 +208,10 @@ def _value(key: str, value: object) -> object:  # noqa: PLR0911 - one line per k
             return size(value, key=key)
         case "processNames" | "publish":
             return _flag(value, key=key)
+        case "cdiKind":
+            return _cdi_kind(value, key=key)
         case _:
-            return str(value)
+            raise AssertionError(key)  # a setting of `Config` that is read nowhere
 
 
 def camel(field: str) -> str:
@@ -215,7 +223,7 @@ def camel(field: str) -> str:
 def parse(raw: Mapping[str, object]) -> Config:
     """Check a mapping as read from the file; unknown settings are refused, not ignored."""
     known = {camel(field.name): field.name for field in fields(Config)}
-    unknown = sorted(set(raw) - set(known))
+    unknown = sorted(str(key) for key in raw if key not in known)
     if unknown:
         raise ConfigError(f"{unknown[0]}: no such setting; there are {', '.join(sorted(known))}")
     values: dict[str, Any] = {known[key]: _value(key, value) for key, value in raw.items()}
@@ -226,7 +234,7 @@ def load(path: Path) -> Config:
     """Read and check the file."""
     try:
         raw = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: no UTF-8, or no such date
         raise ConfigError(f"{path}: cannot be read as YAML: {error}") from error
     if not isinstance(raw, dict | None):
         raise ConfigError(f"{path}: must be a mapping of settings")

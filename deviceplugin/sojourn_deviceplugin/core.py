@@ -4,6 +4,7 @@ Allocate and ListAndWatch read and write here and nowhere else: no NVML, no API 
 is called with the lock held. Decisions are in the pure modules; this one applies them.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +26,8 @@ from sojourn_deviceplugin.offering import Turn
 from sojourn_deviceplugin.offers import Offer, Snapshot, answer, refusal
 from sojourn_deviceplugin.pods import SessionPod, tier_of
 from sojourn_deviceplugin.slots import Slots
+
+log = logging.getLogger(__name__)
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 STARTING: Final = "Starting"
@@ -55,6 +58,8 @@ class Node:
         """Whether the GPUs have been looked at once."""
         self._registry = registry.Registry(config.state_dir)
         self._known = self._registry.load()
+        self._written = offering.lasting(self._known.values())
+        self._complaints: set[str] = set()
         self._slots: dict[int, Slots] = {}
         self._ledger = Ledger()
         self._facts = NodeFacts(error="NVML has not been asked yet")
@@ -161,7 +166,6 @@ class Node:
             events.setdefault(xid.uuid, []).append(xid.number)
         with self._lock:
             self._facts = facts
-            before = self._known
             self._enroll(facts)
             now = health.Situation(node=facts, boot=self._boot, probes=self.config.recovery_probes)
             turns = [
@@ -170,7 +174,7 @@ class Node:
                 if (turn := self._judge(gpu, events.get(gpu.uuid, ()), now)) is not None
             ]
             self.judged = True
-            self._remember(before)
+            self._remember()
             self._offer_instances()
         self.tidy()
         return turns
@@ -182,10 +186,29 @@ class Node:
                 self._open(gpu)
         self._known = found
 
-    def _remember(self, before: Mapping[str, registry.Known]) -> None:
-        """Write down what changed; what only counts probes is not worth it."""
-        if offering.lasting(self._known.values()) != offering.lasting(before.values()):
-            self._registry.save(self._known)
+    def _remember(self) -> None:
+        """Write down what changed; what only counts probes is not worth it.
+
+        A full disk must not end a plugin that knows a GPU to be condemned: its successor would read
+        that all is well. Until the file can be written, this one remembers. A new GPU is another
+        matter: its ordinal, once offered, must never become another's.
+        """
+        lasting = offering.lasting(self._known.values())
+        if lasting != self._written:
+            try:
+                self._registry.save(self._known)
+            except registry.RegistryError as error:
+                if {gpu.uuid for gpu in lasting} != {gpu.uuid for gpu in self._written}:
+                    raise
+                self._complain(error)
+            else:
+                self._written = lasting
+                self._complaints.clear()
+
+    def _complain(self, error: registry.RegistryError) -> None:
+        if str(error) not in self._complaints:
+            self._complaints.add(str(error))
+            log.error("not saved, a restart would forget it", extra={"error": str(error)})
 
     def _judge(
         self, gpu: registry.Known, xids: Iterable[int], now: health.Situation
@@ -229,7 +252,10 @@ class Node:
             self._pools = {name: pool.sick() for name, pool in self._pools.items()}
         for name, pool in self._pools.items():
             self.lists.publish(name, pool.message())
-        self._profiles.save(pool.profile for pool in self._pools.values())
+        try:
+            self._profiles.save(pool.profile for pool in self._pools.values())
+        except registry.RegistryError as error:
+            self._complain(error)
 
     def kubelet_restarted(self) -> None:
         """It may have forgotten everything: what lives is not given again until it is listed."""

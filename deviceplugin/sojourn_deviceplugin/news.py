@@ -65,7 +65,7 @@ class News:
 
     def foreign(self, offers: Iterable[Offer]) -> None:
         """Say when slices go out of service for foreign memory, and when they are back."""
-        withdrawn = {offer.gpu.ordinal: offer for offer in offers if offer.out}
+        withdrawn = {o.gpu.ordinal: o for o in offers if o.out and o.foreign_bytes}
         for ordinal in set(withdrawn) - self._invaded:
             offer = withdrawn[ordinal]
             text = f"gpu-{ordinal}: {size(offer.foreign_bytes)} in use above all grants"

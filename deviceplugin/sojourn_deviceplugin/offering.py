@@ -69,7 +69,8 @@ class Surroundings:
                 gpu.ids,
                 held=frozenset().union(*(grant.devices for grant in grants)),
                 kept=before.out if before else (),
-                wanted=foreign.slices,
+                # In MIG mode slices mean nothing; held ones stay until they are given back.
+                wanted=gpu.slices if facts.mig else foreign.slices,
             ),
             foreign_bytes=foreign.bytes,
             foreign_by=foreign.names,

@@ -30,6 +30,7 @@ from sojourn_deviceplugin.registration import Registrar
 from sojourn_deviceplugin.reports import Reports
 from sojourn_deviceplugin.slim import slim
 from sojourn_deviceplugin.warden import Warden
+from sojourn_deviceplugin.xids import meaning, restart
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +173,8 @@ class Plugin:
         xids = self._listener.drain()
         for xid in xids:
             self.metrics.xid(xid.uuid, xid.number)
-            log.warning("XID", extra={"uuid": xid.uuid, "xid": xid.number})
+            extra = {"uuid": xid.uuid, "xid": xid.number, "meaning": meaning(xid.number)}
+            log.warning("XID", extra=extra | {"restart": restart(xid.number)})
         self._news.nvml(facts)
         for turn in self.node.refresh(facts, xids):
             self._news.turned(turn)

@@ -118,6 +118,8 @@ class Endpoint:
         # A name of its own for each server: gRPC removes a server's socket some time after it has
         # stopped, which must not hit the one that came after.
         short = resource.rpartition("/")[2]
+        if not folder.is_dir():
+            raise SocketError(f"{folder}: no such folder; is kubeletDir right, and mounted?")
         self.path = folder / f"sojourn-{short}.{secrets.token_hex(3)}.sock"
         self._service = Service(node, resource, metrics)
         self._node = node
@@ -133,9 +135,12 @@ class Endpoint:
             self._server.start()
             self._inode = self.path.stat().st_ino
         except (OSError, RuntimeError) as error:
+            # Without the part that is new each time: a failure that lasts is logged once.
+            path = folder / f"sojourn-{short}.sock"
+            text = str(error).replace(self.path.name, path.name)
             raise SocketError(
-                f"{self.path}: cannot be served: {error} (is the kubelet's folder mounted, the "
-                "path below 107 characters?)"
+                f"{path}: cannot be served: {text} (is the kubelet's folder writable, the path "
+                "below 107 characters?)"
             ) from error
 
     @property

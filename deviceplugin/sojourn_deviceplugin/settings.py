@@ -38,7 +38,8 @@ class Settings:
         try:
             config = load(self._path)
         except ConfigError as error:
-            log.error("new settings refused", extra={"error": str(error)})  # noqa: TRY400
+            extra = {"file": str(self._path), "error": str(error)}
+            log.error("new settings refused, the old ones stay", extra=extra)  # noqa: TRY400
             return False
         if config == self.config:
             return False

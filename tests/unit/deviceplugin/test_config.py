@@ -64,6 +64,8 @@ def test_all_kinds_of_settings_are_read() -> None:
         ({"probeSeconds": 0}, "probeSeconds: 0 is no whole number from 1 to 60"),
         ({"probeSeconds": "2"}, "probeSeconds: '2' is no whole number"),
         ({"publish": "no"}, "publish: 'no' is neither"),
+        ({"cdiKind": "nvidia gpu"}, "cdiKind: 'nvidia gpu' is no CDI kind"),
+        ({"cdiKind": None}, "cdiKind: None is no CDI kind"),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_it_may_be(raw: dict[str, object], message: str) -> None:
@@ -71,10 +73,10 @@ def test_a_wrong_setting_is_named_with_what_it_may_be(raw: dict[str, object], me
         parse(raw)
 
 
-@pytest.mark.parametrize("content", ["- a\n", "a: [\n"])
-def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize("content", [b"- a\n", b"a: [\n", b"# \xff\n", b"2026-13-45: 1\n"])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "c.yaml"
-    file.write_text(content)
+    file.write_bytes(content)
     with pytest.raises(ConfigError, match=r"c\.yaml"):
         load(file)
 
@@ -82,3 +84,10 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, content: str) -> N
 def test_an_absent_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="absent"):
         load(tmp_path / "absent.yaml")
+
+
+def test_settings_that_are_no_words_are_named_among_others(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("1: 2\nfoo: 3\n")
+    with pytest.raises(ConfigError, match="1: no such setting"):
+        load(file)

@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
             return _check(settings.config)
         return _run(settings, options)
     except (ConfigError, NotAloneError, NotInPodError, RegistryError) as error:
-        log.error("cannot start", extra={"error": str(error)})  # noqa: TRY400 - the text says it
+        log.error("cannot run", extra={"error": str(error)})  # noqa: TRY400 - the text says it
         return 2
 
 
@@ -89,8 +89,9 @@ def _serve(settings: Settings, options: argparse.Namespace) -> bool:
         signal.signal(number, lambda *_: plugin.end())
     plugin.start()
     log.info("started", extra={"node": options.node_name, "port": server.server_port})
-    ended = plugin.run(until=settings.changed)
-    plugin.stop()
-    server.shutdown()
-    server.server_close()
-    return ended
+    try:
+        return plugin.run(until=settings.changed)
+    finally:  # else an error leaves a process that serves the kubelet what was true before
+        plugin.stop()
+        server.shutdown()
+        server.server_close()

@@ -137,6 +137,22 @@ def test_a_changed_settings_file_is_taken_over_and_a_wrong_one_is_not(process: P
     assert process.kill(signal.SIGTERM) == 0
 
 
+def test_an_error_that_ends_it_leaves_nothing_that_serves_the_kubelet(process: Process) -> None:
+    """A process that lives on with its loop ended would offer for ever what was true before."""
+    process.start()
+    until(lambda: process.kubelet.allocatable(GPU0) == 79)
+    state = process.folder / "state"
+    state.rename(process.folder / "aside")
+    state.touch()
+    process.machine.gpus.append(fake.gpu(1))  # its ordinal cannot be written down
+    process.machine.write()
+    assert process.running is not None
+    assert process.running.wait(20) == 2
+    assert "gpus.json: cannot be written" in process.log()
+    until(lambda: process.kubelet.allocatable(GPU0) == 0)
+    process.running = None
+
+
 @pytest.mark.timeout(180)
 def test_memory_stays_flat_over_thousands_of_allocations(process: Process) -> None:
     process.machine.gpus = [fake.gpu(n, name=fake.H200, mib=143771) for n in range(8)]

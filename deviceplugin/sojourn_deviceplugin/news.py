@@ -33,10 +33,15 @@ class News:
         self._tell = tell
         self._metrics = metrics
         self._error = ""
+        self._bare = False
         self._invaded: set[int] = set()
 
     def nvml(self, facts: NodeFacts) -> None:
         """Say when NVML as a whole fails, whatever GPUs there are, and when it is back."""
+        bare = not facts.error and not facts.gpus
+        if bare and not self._bare:
+            log.info("NVML lists no GPU, so none is offered")
+        self._bare = bare
         if bool(facts.error) == bool(self._error):
             return
         self._error = facts.error

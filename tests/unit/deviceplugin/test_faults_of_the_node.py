@@ -14,6 +14,7 @@ from sojourn_deviceplugin.config import Config, DeviceNodes
 from sojourn_deviceplugin.core import Node
 from sojourn_deviceplugin.facts import GpuFacts, NodeFacts, Xid
 from sojourn_deviceplugin.metrics import Metrics
+from sojourn_deviceplugin.news import News
 from sojourn_deviceplugin.server import Endpoint, SocketError
 
 GIB = 1024**3
@@ -171,3 +172,14 @@ def test_a_state_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotAloneError, match="is stateDir writable"), alone(tmp_path / "file" / "x"):
         pass
+
+
+def test_a_node_without_gpus_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    news = News(lambda **_: None, Metrics())
+    with caplog.at_level(logging.INFO):
+        for _ in range(3):
+            news.nvml(NodeFacts(session=1))
+        news.nvml(seen(GPU))
+    assert [record.message for record in caplog.records] == [
+        "NVML lists no GPU, so none is offered"
+    ]

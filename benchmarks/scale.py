@@ -45,11 +45,12 @@ FRACTIONS = (0.2, 0.5, 1.0)
 BARE = Path(__file__).resolve().with_name("barekopf.py")
 
 
-def run(*, nodes: int, sessions: int, peer: bool, bare: bool) -> Raw:
+def run(*, nodes: int, sessions: int, peer: bool, bare: bool, headless: bool) -> Raw:
     """All of it; keys are those of the report."""
     _say(f"an API server with {nodes} nodes comes up")
-    with lab(nodes) as here:
-        found: Raw = {"nodes": nodes, "sessions": sessions, "commit": commit()}
+    with lab(nodes, headless=headless) as here:
+        found: Raw = {"nodes": nodes, "sessions": sessions, "headless": headless}
+        found["commit"] = commit()
         if peer:
             _say(f"kube-scheduler binds {sessions} pods")
             found["peer"] = peer_run(here, sessions)
@@ -267,10 +268,17 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="leave the bare listing and the slope of memory out"
     )
+    parser.add_argument(
+        "--headless", action="store_true", help="sessions get Services without an address"
+    )
     parser.add_argument("--out", type=Path, help="write the report as JSON")
     args = parser.parse_args()
     found = run(
-        nodes=args.nodes, sessions=args.sessions, peer=not args.no_peer, bare=not args.quick
+        nodes=args.nodes,
+        sessions=args.sessions,
+        peer=not args.no_peer,
+        bare=not args.quick,
+        headless=args.headless,
     )
     save(found, args.out)
     print("\n".join(table(found)))

@@ -73,6 +73,8 @@ class Lab:
     audit: Audit
     kubeconfig: Path
     """The operator's: with the service account and the rights of its chart."""
+    headless: bool = False
+    """Whether sessions get Services without an address of their own."""
     operators: list[Operator] = field(default_factory=list)
 
     def many(self, work: Callable[[Any], object], items: Iterable[Any]) -> None:
@@ -84,7 +86,8 @@ class Lab:
     def operate(self, *, identity: str = "one") -> Operator:
         """One replica; a restart under the same identity need not wait for the Lease."""
         config = self.control_plane.folder / "operator.yaml"
-        config.write_text(yaml.safe_dump({"device": "cpu"}))
+        settings = {"device": "cpu", "headlessServices": self.headless}
+        config.write_text(yaml.safe_dump(settings))
         log = self.control_plane.folder / "operator.log"
         operator = Operator(self.kubeconfig, config=config, log=log, identity=identity)
         self.operators.append(operator)
@@ -114,7 +117,7 @@ class Lab:
 
 
 @contextlib.contextmanager
-def lab(nodes: int) -> Iterator[Lab]:
+def lab(nodes: int, *, headless: bool = False) -> Iterator[Lab]:
     """Up with nodes, a model and namespaces; no operator yet."""
     with contextlib.ExitStack() as stack:
         control_plane = stack.enter_context(loopback.control_plane())
@@ -125,7 +128,7 @@ def lab(nodes: int) -> Iterator[Lab]:
         client = kubernetes_config.new_client_from_config(str(control_plane.kubeconfig))
         client.user_agent = ADMIN
         audit, kubeconfig = Audit(control_plane.audit_log), control_plane.folder / "operator.json"
-        found = Lab(control_plane, Waiting(client), audit, kubeconfig)
+        found = Lab(control_plane, Waiting(client), audit, kubeconfig, headless)
         _furnish(found, nodes=nodes)
         _admit_operator(found)
         stack.enter_context(loopback.scheduler(control_plane))

@@ -42,6 +42,8 @@ class Config:
     """Of session pods whose template names none; a PriorityClass with `preemptionPolicy: Never`."""
     runtime_class_name: str = ""
     """Of session pods: where NVIDIA's container runtime is not the node's default."""
+    headless_services: bool = False
+    """Of sessions that start for the first time: see `services`."""
     extra_volumes: tuple[Mapping[str, Any], ...] = ()
     extra_volume_mounts: tuple[Mapping[str, Any], ...] = ()
     extra_env: tuple[Mapping[str, Any], ...] = ()
@@ -151,7 +153,7 @@ def _typed(value: object, default: object, *, where: str) -> object:
     if isinstance(default, Lease):
         return value
     wanted: tuple[type, ...] = (int, float) if isinstance(default, float) else (type(default),)
-    if not isinstance(value, wanted) or isinstance(value, bool):
+    if not isinstance(value, wanted) or isinstance(value, bool) != isinstance(default, bool):
         raise ConfigError(f"{where}: must be {wanted[0].__name__}, not {value!r}")
     return value
 

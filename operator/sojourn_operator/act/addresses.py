@@ -17,8 +17,9 @@ log = logging.getLogger(__name__)
 class Addresses:
     """Makes Services and finds them again. For many threads, of which each has its own session."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, *, headless: bool = False) -> None:
         self._api = api
+        self._headless = headless
         self._made_early: set[str] = set()
         """Uids of sessions whose Service was made ahead of their first start."""
 
@@ -32,7 +33,7 @@ class Addresses:
         if session.status.epoch or uid in self._made_early:
             return
         try:
-            self._api.create(SERVICES, services.build(session))
+            self._api.create(SERVICES, services.build(session, headless=self._headless))
         except ApiError as error:
             if error.status not in REFUSED and not isinstance(error, ExistsError):
                 raise
@@ -48,7 +49,7 @@ class Addresses:
         if not first and self._found(session):
             return True
         try:
-            self._api.create(SERVICES, services.build(session))
+            self._api.create(SERVICES, services.build(session, headless=self._headless))
         except ExistsError:
             return self._found(session) is not None
         return True

@@ -54,7 +54,7 @@ class Hands:
         self._cache = cache
         self._teller = teller
         self._config = config
-        self._addresses = Addresses(api)
+        self._addresses = Addresses(api, headless=config.headless_services)
 
     def carry_out(self, scene: Scene, step: Step, *, tenant: str = "") -> None:
         """One step; whatever of it is done already changes nothing."""

@@ -9,10 +9,16 @@ from sojourn_api.objects import Session
 from sojourn_operator.act.pods import MANAGED_BY, owner
 
 
-def build(session: Session) -> dict[str, Any]:
-    """Named as the session; it has an endpoint only while the session's pod answers."""
+def build(session: Session, *, headless: bool = False) -> dict[str, Any]:
+    """Named as the session; it has an endpoint only while the session's pod answers.
+
+    `headless`: its name stands for the pod's own address. To allot one takes the API server longer
+    the more Services there are, and a cluster has only so many; but after a move, clients that
+    remember a name's address find the session some seconds later.
+    """
     meta = session.meta
     port = {"name": names.PORT_NAME, "port": names.PORT, "targetPort": names.PORT_NAME}
+    spec = {"selector": {names.LABEL_SESSION: meta.name}, "ports": [port]}
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -22,7 +28,7 @@ def build(session: Session) -> dict[str, Any]:
             "labels": {MANAGED_BY: names.MANAGER_OPERATOR, names.LABEL_SESSION: meta.name},
             "ownerReferences": [owner(session, controller=True)],
         },
-        "spec": {"selector": {names.LABEL_SESSION: meta.name}, "ports": [port]},
+        "spec": spec | ({"clusterIP": "None"} if headless else {}),
     }
 
 

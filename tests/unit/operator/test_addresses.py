@@ -50,6 +50,15 @@ def test_what_was_made_early_is_not_asked_for_again() -> None:
     assert server.asked == ["create"]
 
 
+def test_a_service_has_an_address_of_its_own_unless_it_shall_be_headless() -> None:
+    plain, headless = Server(), Server()
+    Addresses(plain).create_early(CHAT)
+    Addresses(headless, headless=True).create_early(CHAT)
+    both = [server.services["chat"]["spec"] for server in (plain, headless)]
+    assert [spec.pop("clusterIP", None) for spec in both] == [None, "None"]
+    assert both[0] == both[1]
+
+
 def test_another_replica_finds_what_was_made_early() -> None:
     server = Server()
     Addresses(server).create_early(CHAT)

@@ -26,6 +26,8 @@ def test_keys_are_camel_case(tmp_path: Path) -> None:
         ({"statusPollSeconds": 0}, "statusPollSeconds"),
         ({"storeBytesPerSecond": True}, "storeBytesPerSecond"),
         ({"extraEnv": "x"}, "extraEnv"),
+        ({"headlessServices": "no"}, "headlessServices"),
+        ({"headlessServices": 1}, "headlessServices"),
         ({"device": "tpu"}, "device"),
         ({"defragmentation": "Sometimes"}, "Off, DryRun, On"),
         ({"movesPerMinute": 0}, "movesPerMinute"),

@@ -43,6 +43,8 @@ class Turn:
     """Requests of tier and tenant that found no victims: the next of a kind need not look."""
     kept_for: str = ""
     """Who has waited so long that a place is kept for it while it comes free."""
+    told: dict[tuple[Request, str, str], tuple[int, str, str]] = field(default_factory=dict)
+    """Of those kinds: why the last one waits, and the index's count of changes at that moment."""
     starts: int = 0
     """Sessions that it places or resumes so far."""
     sent_away: list[SentAway] = field(default_factory=list)

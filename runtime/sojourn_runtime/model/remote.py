@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -24,6 +25,8 @@ from sojourn_runtime.progress import Progress
 
 KINDS: Final = (".safetensors", ".json", ".jinja")
 """Files of a Hugging Face folder that a model is opened from; the rest can be many times larger."""
+PIECE: Final = 8 << 20
+"""Bytes of an object that are held in memory at once, or a little more."""
 
 
 def is_remote(uri: str) -> bool:
@@ -59,15 +62,16 @@ def _place(uri: str, cache_dir: Path) -> Path:
 
 def _copy(uri: str, target: Path) -> None:
     files, path = _files(uri)
+    get = _stream if urlsplit(uri).scheme == "s3" else partial(_get, files)
     # asked about a file, fsspec's HTTP would read it whole to look for links
     if path.endswith(".gguf") or not files.isdir(path):
-        _get(files, path, target)
+        get(path, target)
         return
     target.mkdir()
     for found in files.ls(path, detail=True):
         name = found["name"].rstrip("/").rpartition("/")[2]
         if found["type"] == "file" and name.endswith(KINDS):
-            _get(files, found["name"], target / name)
+            get(found["name"], target / name)
 
 
 def _files(uri: str) -> tuple[Any, str]:
@@ -88,6 +92,24 @@ def _files(uri: str) -> tuple[Any, str]:
 def _get(files: Any, path: str, target: Path) -> None:
     files.get_file(path, str(target), callback=_shown(target.name))
     with target.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _stream(path: str, target: Path) -> None:
+    """An object of a bucket, piece by piece: its `get_file` holds all of it in memory, twice."""
+    from obstore.store import S3Store  # noqa: PLC0415 - an extra
+
+    from sojourn_runtime.aws import client_options  # noqa: PLC0415 - for buckets only
+
+    bucket, _, key = path.partition("/")
+    options: Any = client_options()
+    found = S3Store(bucket, client_options=options).get(key)
+    progress = Progress(f"fetching {target.name}", total=found.meta["size"])
+    with target.open("wb") as file:
+        for piece in found.stream(min_chunk_size=PIECE):
+            file.write(piece)
+            progress.add(len(piece))
+        file.flush()
         os.fsync(file.fileno())
 
 

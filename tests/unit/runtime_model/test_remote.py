@@ -3,6 +3,8 @@
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -57,6 +59,31 @@ def test_a_remote_file_is_copied_whole(root: str, bucket: Path, tmp_path: Path) 
     copy = fetch(uri, cache_dir=tmp_path / "cache")
     assert copy.name == "one.gguf"
     assert copy.read_bytes() == (bucket / "one.gguf").read_bytes()
+
+
+PEAK = """
+import re, sys
+from pathlib import Path
+from sojourn_runtime.model.remote import fetch
+def peak(): return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+fetch("s3://contexts/small.gguf", cache_dir=Path(sys.argv[1]))
+before = peak()
+fetch("s3://contexts/large.gguf", cache_dir=Path(sys.argv[1]))
+print((peak() - before) >> 10)
+"""
+
+
+def test_weights_larger_than_memory_come_through_it_piece_by_piece(
+    bucket: Path, tmp_path: Path
+) -> None:
+    (bucket / "small.gguf").write_bytes(b"G")
+    with (bucket / "large.gguf").open("wb") as file:
+        file.truncate(256 << 20)
+    command = [sys.executable, "-c", PEAK, str(tmp_path / "cache")]
+    mebibytes = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert mebibytes < 96
+    (copy,) = (tmp_path / "cache").rglob("large.gguf")
+    assert copy.stat().st_size == 256 << 20
 
 
 @pytest.mark.usefixtures("remote")

@@ -28,7 +28,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     run.add_argument("--config", type=Path, help="YAML file of settings; all have defaults")
     run.add_argument("--node-name", default=os.environ.get("NODE_NAME", ""))
     run.add_argument("--check", action="store_true", help="print what would be offered, and end")
-    run.add_argument("--log-level", default="info")
+    run.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     run.add_argument("--api-server", help="URL of an API server without authentication (tests)")
     return parser.parse_args(arguments)
 

@@ -231,11 +231,17 @@ def parse(raw: Mapping[str, object]) -> Config:
 
 
 def load(path: Path) -> Config:
-    """Read and check the file."""
+    """Read and check the file, and that the host's folders that it names are there: without
+    /proc, the sessions' own memory would count as foreign.
+    """
     try:
         raw = yaml.safe_load(path.read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: no UTF-8, or no such date
         raise ConfigError(f"{path}: cannot be read as YAML: {error}") from error
     if not isinstance(raw, dict | None):
         raise ConfigError(f"{path}: must be a mapping of settings")
-    return parse(raw or {})
+    config = parse(raw or {})
+    for key, folder in (("hostProc", config.host_proc), ("hostCgroup", config.host_cgroup)):
+        if folder is not None and not folder.is_dir():
+            raise ConfigError(f"{path}: {key}: {folder} is no folder; mount it, or leave it out")
+    return config

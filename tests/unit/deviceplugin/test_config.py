@@ -91,3 +91,13 @@ def test_settings_that_are_no_words_are_named_among_others(tmp_path: Path) -> No
     file.write_text("1: 2\nfoo: 3\n")
     with pytest.raises(ConfigError, match="1: no such setting"):
         load(file)
+
+
+@pytest.mark.parametrize("key", ["hostProc", "hostCgroup"])
+def test_a_folder_of_the_host_that_is_not_mounted_is_named(key: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f"{key}: {tmp_path}/host\n")
+    with pytest.raises(ConfigError, match=f"{key}: {tmp_path}/host is no folder"):
+        load(path)
+    (tmp_path / "host").mkdir()
+    load(path)

@@ -52,5 +52,9 @@ def _wait_for(descriptor: int, path: Path, *, until: float) -> None:
                 log.warning("another plugin runs, waiting for its end", extra={"lock": str(path)})
             told = True
             time.sleep(LOOK_SECONDS)
+        except OSError as error:
+            raise NotAloneError(
+                f"{path}: cannot be locked: {error}; put stateDir on a disk of the node"
+            ) from error
         else:
             return

@@ -63,6 +63,8 @@ def _check(config: Config) -> int:
 
 def _run(settings: Settings, options: argparse.Namespace) -> int:
     while True:
+        for number in (signal.SIGTERM, signal.SIGINT):  # process 1 would not end without
+            signal.signal(number, lambda *_: sys.exit(0))
         with alone(settings.config.state_dir):
             if _serve(settings, options):
                 return 0
@@ -87,9 +89,9 @@ def _serve(settings: Settings, options: argparse.Namespace) -> bool:
         raise ConfigError(f"metricsPort: {port} cannot be listened on: {error}") from error
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: plugin.end())
-    plugin.start()
-    log.info("started", extra={"node": options.node_name, "port": server.server_port})
     try:
+        plugin.start()
+        log.info("started", extra={"node": options.node_name, "port": server.server_port})
         return plugin.run(until=settings.changed)
     finally:  # else an error leaves a process that serves the kubelet what was true before
         plugin.stop()

@@ -5,6 +5,7 @@ No flags and no environment here (see `cli`). An unknown key is an error: a typi
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -13,6 +14,9 @@ from sojourn_api.gpus import Speed
 
 MIB: Final = 1024 * 1024
 DEVICES: Final = ("cuda", "cuda-eager", "cpu", "cpu-amx")
+LEAST_TBPS: Final = 0.01
+LEAST_TFLOPS: Final = 1.0
+"""Below them a unit is wrong: the slowest GPU of the table has some ten times as much."""
 DEFRAGMENTATION: Final = ("Off", "DryRun", "On")
 
 
@@ -83,11 +87,17 @@ def _speed(one: Mapping[str, Any]) -> tuple[str, Speed]:
     numbers = [
         float(found)
         for found in speeds
-        if isinstance(found, int | float) and not isinstance(found, bool) and found > 0
+        if isinstance(found, int | float) and not isinstance(found, bool) and isfinite(found)
     ]
     if len(one) != 3 or not isinstance(model, str) or not model or len(numbers) != 2:
-        raise ConfigError("must have model, tbps and tflops, numbers more than 0, and nothing else")
-    return model, Speed(tbps=numbers[0], tflops=numbers[1])
+        raise ConfigError("must have model, tbps and tflops, both numbers, and nothing else")
+    tbps, tflops = numbers
+    if tbps < LEAST_TBPS or tflops < LEAST_TFLOPS:
+        raise ConfigError(
+            f"has {tbps:g} TB/s and {tflops:g} TFLOPS of bf16; no GPU is below {LEAST_TBPS:g} and "
+            f"{LEAST_TFLOPS:g}: are the units right?"
+        )
+    return model, Speed(tbps=tbps, tflops=tflops)
 
 
 def load(path: Path | None) -> Config:
@@ -154,7 +164,8 @@ def _typed(value: object, default: object, *, where: str) -> object:
         return value
     wanted: tuple[type, ...] = (int, float) if isinstance(default, float) else (type(default),)
     if not isinstance(value, wanted) or isinstance(value, bool) != isinstance(default, bool):
-        raise ConfigError(f"{where}: must be {wanted[0].__name__}, not {value!r}")
+        quoted = " (Off and On need quotes in YAML)" if isinstance(value, bool) else ""
+        raise ConfigError(f"{where}: must be {wanted[0].__name__}, not {value!r}{quoted}")
     return value
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from sojourn_operator import clock, metrics, plan, reasons, upkeep, view
+from sojourn_operator.act.addresses import Addresses
 from sojourn_operator.act.api import Api, ApiError
 from sojourn_operator.act.apply import Hands
 from sojourn_operator.act.events import Teller
@@ -102,10 +103,13 @@ class Loop:
         self._others = others
         self._silent = silent
         self._teller = Teller(api)
-        self._hands = Hands(api, cache=cache, teller=self._teller, config=config)
+        addresses = Addresses(api, headless=config.headless_services)
+        self._hands = Hands(
+            api, cache=cache, teller=self._teller, config=config, addresses=addresses
+        )
         self._executor = Executor(self._hands, teller=self._teller, system=config.lease.namespace)
         self._upkeep = upkeep.Upkeep(api, cache=cache, teller=self._teller)
-        self._restorer = Restorer(api, cache=cache, teller=self._teller)
+        self._restorer = Restorer(api, cache=cache, teller=self._teller, addresses=addresses)
         self._planning = Planning(
             offered=offered(), slow_seconds=config.decision_milliseconds / 1000
         )

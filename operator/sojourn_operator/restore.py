@@ -33,11 +33,11 @@ log = logging.getLogger(__name__)
 class Restorer:
     """Done by the leader in each pass; what fails is tried again by itself."""
 
-    def __init__(self, api: Api, *, cache: Cache, teller: Teller) -> None:
+    def __init__(self, api: Api, *, cache: Cache, teller: Teller, addresses: Addresses) -> None:
         self._api = api
         self._cache = cache
         self._teller = teller
-        self._addresses = Addresses(api)
+        self._addresses = addresses
         self._shipped = False
         self._look = False
         self._missing: set[str] = set()

@@ -185,12 +185,15 @@ def _asks_to_wait(body: bytes) -> bool:
 
 
 def http_client() -> aiohttp.ClientSession:
-    """A connection per request: none is found dead after its session has moved.
+    """A connection per request, and a look at the name for each: none is found dead, or led to
+    another session's pod, after its session has moved.
 
     The kernel asks after silent peers, or an answer from a lost node would be waited for for ever.
     """
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(force_close=True, limit=0, socket_factory=_socket),
+        connector=aiohttp.TCPConnector(
+            force_close=True, limit=0, use_dns_cache=False, socket_factory=_socket
+        ),
         auto_decompress=False,
         cookie_jar=aiohttp.DummyCookieJar(),
         read_bufsize=READ_BYTES,

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 class Addresses:
     """Makes Services and finds them again. For many threads, of which each has its own session."""
 
-    def __init__(self, api: Api, *, headless: bool = False) -> None:
+    def __init__(self, api: Api, *, headless: bool) -> None:
         self._api = api
         self._headless = headless
         self._made_early: set[str] = set()

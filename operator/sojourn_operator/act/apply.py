@@ -49,12 +49,14 @@ log = logging.getLogger(__name__)
 class Hands:
     """Carries out what was decided for one session."""
 
-    def __init__(self, api: Api, *, cache: Cache, teller: Teller, config: Config) -> None:
+    def __init__(
+        self, api: Api, *, cache: Cache, teller: Teller, config: Config, addresses: Addresses
+    ) -> None:
         self._api = api
         self._cache = cache
         self._teller = teller
         self._config = config
-        self._addresses = Addresses(api, headless=config.headless_services)
+        self._addresses = addresses
 
     def carry_out(self, scene: Scene, step: Step, *, tenant: str = "") -> None:
         """One step; whatever of it is done already changes nothing."""

@@ -25,7 +25,7 @@ def keep_room(turn: Turn, session: Session) -> Place | None:
     """Book the place that lacks the least, for a session that found no room and has waited so long;
     None if it has not, or if an earlier one's is kept.
     """
-    if turn.kept_for or not has_aged(turn.state, session):
+    if turn.kept is not None or not has_aged(turn.state, session):
         return None
     best = min(_places(turn, session), key=lambda one: one[:3], default=None)
     if best is None:
@@ -33,7 +33,7 @@ def keep_room(turn: Turn, session: Session) -> Place | None:
     _, name, gpus, need = best
     place = place_at(turn.board.placer.rooms[name].node, gpus, need)
     turn.board.book(session, place)
-    turn.kept_for = session.key
+    turn.kept = (session, place)
     return place
 
 

@@ -78,7 +78,7 @@ def waits_alike(turn: Turn, session: Session) -> bool:
     """
     if session.nomination is not None or session.avoid:
         return False
-    if not turn.kept_for and has_aged(turn.state, session):
+    if turn.kept is None and has_aged(turn.state, session):
         return False
     found = turn.told.get((session.request, session.tier, session.tenant))
     if found is None or found[0] != turn.board.placer.index.now:

@@ -28,7 +28,10 @@ def defragment(turn: Turn, waiting: list[Session]) -> None:
         if session.request in tried or session.nomination is not None:
             continue
         tried.add(session.request)
-        left -= _let_in(turn, session, left)
+        moves = _let_in(turn, session, left)
+        left -= moves
+        if not moves and turn.kept is not None and turn.kept[0] is session:
+            turn.board.book(*turn.kept)  # nothing better was found than to keep it
     if left > 0 and not waiting:
         _empty_one(turn, left)
 

@@ -15,7 +15,7 @@ from sojourn_operator.plan.actions import (
     Nominate,
     Pause,
 )
-from sojourn_operator.plan.findroom import RoomFinder
+from sojourn_operator.plan.findroom import RoomFinder, is_cooling
 from sojourn_operator.plan.state import Nomination, Phase, Place, Session
 from sojourn_operator.plan.turn import SentAway, Turn
 from sojourn_operator.plan.victims import Claim
@@ -42,7 +42,8 @@ def make_room(turn: Turn, session: Session) -> bool:
         return False
     claims = RoomFinder(turn, session).find()
     if not claims:
-        turn.hopeless.add(kind)
+        if not is_cooling(turn, session):  # else another of its kind may look all the same
+            turn.hopeless.add(kind)
         return False
     claim = next((one for one in claims if homes(turn, session, one) is not None), claims[0])
     victims = list(claim.victims)

@@ -41,8 +41,8 @@ class Turn:
     """Claimants whose nomination does not hold any more."""
     hopeless: set[tuple[Request, str, str]] = field(default_factory=set)
     """Requests of tier and tenant that found no victims: the next of a kind need not look."""
-    kept_for: str = ""
-    """Who has waited so long that a place is kept for it while it comes free."""
+    kept: tuple[Session, Place] | None = None
+    """Who has waited so long that a place is kept for it while it comes free, and which."""
     told: dict[tuple[Request, str, str], tuple[int, str, str]] = field(default_factory=dict)
     """Of those kinds: why the last one waits, and the index's count of changes at that moment."""
     starts: int = 0

@@ -25,8 +25,8 @@ from sojourn_runtime.progress import Progress
 
 KINDS: Final = (".safetensors", ".json", ".jinja")
 """Files of a Hugging Face folder that a model is opened from; the rest can be many times larger."""
-PIECE: Final = 8 << 20
-"""Bytes of an object that are held in memory at once, or a little more."""
+PIECE: Final = 32 << 20
+"""Bytes of an object in one request, and in memory at once."""
 
 
 def is_remote(uri: str) -> bool:
@@ -96,19 +96,25 @@ def _get(files: Any, path: str, target: Path) -> None:
 
 
 def _stream(path: str, target: Path) -> None:
-    """An object of a bucket, piece by piece: its `get_file` holds all of it in memory, twice."""
+    """An object of a bucket, piece by piece: `get_file` would hold all of it in memory, twice, and
+    one request for all of it would have one time-out.
+    """
     from obstore.store import S3Store  # noqa: PLC0415 - an extra
 
     from sojourn_runtime.aws import client_options  # noqa: PLC0415 - for buckets only
 
     bucket, _, key = path.partition("/")
     options: Any = client_options()
-    found = S3Store(bucket, client_options=options).get(key)
-    progress = Progress(f"fetching {target.name}", total=found.meta["size"])
+    store = S3Store(bucket, client_options=options)
+    found = store.head(key)
+    size = found["size"]
+    progress = Progress(f"fetching {target.name}", total=size)
     with target.open("wb") as file:
-        for piece in found.stream(min_chunk_size=PIECE):
-            file.write(piece)
-            progress.add(len(piece))
+        for begin in range(0, size, PIECE):
+            file.write(store.get_range(key, start=begin, end=min(begin + PIECE, size)))
+            progress.to(min(begin + PIECE, size))
+        if store.head(key)["e_tag"] != found["e_tag"]:
+            raise OSError("the object was replaced while it was fetched; try again")
         file.flush()
         os.fsync(file.fileno())
 

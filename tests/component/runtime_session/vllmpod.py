@@ -1,12 +1,16 @@
 """A pod whose engine is vLLM, on a tiny random model, as `examples/vllm_session.py` runs it.
 
-A program: the folders of the model and of the store are its arguments. It ends with 0 when the
-texts have ended, and with 3 behind a pause.
+A program: the folders of the model and of the store are its arguments, and with `pause` as a third
+its kubelet tells it to end once it has saved something. It ends with 0 when the texts have ended,
+and with 3 behind a pause.
 """
 
 import importlib.util
 import os
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 from sojourn_runtime.guest import Guest
@@ -43,6 +47,16 @@ model = LLM(
 texts = example.load(store) or {
     name: example.Text(list(prompt), most=MOST) for name, prompt in PROMPTS.items()
 }
+
+
+def told_to_end() -> None:
+    while not (store / "context.json").exists():
+        time.sleep(0.002)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if sys.argv[3:] == ["pause"]:
+    threading.Thread(target=told_to_end, daemon=True).start()
 how = {"temperature": 0.8, "seed": 3, "ignore_eos": True, "detokenize": False}
 done = example.run(guest, model.llm_engine, texts, store, **how)
 sys.stdout.flush()

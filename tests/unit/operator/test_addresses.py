@@ -43,7 +43,7 @@ class Server(Api):
 
 def test_what_was_made_early_is_not_asked_for_again() -> None:
     server = Server()
-    addresses = Addresses(server)
+    addresses = Addresses(server, headless=False)
     addresses.create_early(CHAT)
     addresses.create_early(CHAT)
     assert addresses.ensure(STARTED)
@@ -52,7 +52,7 @@ def test_what_was_made_early_is_not_asked_for_again() -> None:
 
 def test_a_service_has_an_address_of_its_own_unless_it_shall_be_headless() -> None:
     plain, headless = Server(), Server()
-    Addresses(plain).create_early(CHAT)
+    Addresses(plain, headless=False).create_early(CHAT)
     Addresses(headless, headless=True).create_early(CHAT)
     both = [server.services["chat"]["spec"] for server in (plain, headless)]
     assert [spec.pop("clusterIP", None) for spec in both] == [None, "None"]
@@ -61,15 +61,15 @@ def test_a_service_has_an_address_of_its_own_unless_it_shall_be_headless() -> No
 
 def test_another_replica_finds_what_was_made_early() -> None:
     server = Server()
-    Addresses(server).create_early(CHAT)
-    assert Addresses(server).ensure(STARTED)
+    Addresses(server, headless=False).create_early(CHAT)
+    assert Addresses(server, headless=False).ensure(STARTED)
     assert server.asked == ["create", "create", "get"]
 
 
 def test_a_strangers_service_is_found_out_at_the_start() -> None:
     server = Server()
     server.services["chat"] = {"metadata": {"name": "chat", "uid": "other"}}
-    addresses = Addresses(server)
+    addresses = Addresses(server, headless=False)
     addresses.create_early(CHAT)
     assert not addresses.ensure(STARTED)
 
@@ -77,7 +77,7 @@ def test_a_strangers_service_is_found_out_at_the_start() -> None:
 def test_a_refused_service_is_told_at_the_start() -> None:
     server = Server()
     server.refusal = ApiError("POST Service", status=403, message="exceeded quota")
-    addresses = Addresses(server)
+    addresses = Addresses(server, headless=False)
     addresses.create_early(CHAT)
     with pytest.raises(ApiError, match="exceeded quota"):
         addresses.ensure(STARTED)
@@ -87,15 +87,15 @@ def test_a_busy_api_server_is_told_at_once() -> None:
     server = Server()
     server.refusal = ApiError("POST Service", status=429, message="slow down")
     with pytest.raises(ApiError, match="slow down"):
-        Addresses(server).create_early(CHAT)
+        Addresses(server, headless=False).create_early(CHAT)
 
 
 def test_at_a_later_start_the_service_is_looked_for() -> None:
     server = Server()
-    Addresses(server).create_early(CHAT)
+    Addresses(server, headless=False).create_early(CHAT)
     again = replace(CHAT, status=SessionStatus(epoch=2))
     server.asked.clear()
-    assert Addresses(server).ensure(again)
+    assert Addresses(server, headless=False).ensure(again)
     server.services.clear()
-    assert Addresses(server).ensure(again)
+    assert Addresses(server, headless=False).ensure(again)
     assert server.asked == ["get", "get", "create"]

@@ -30,10 +30,13 @@ def test_keys_are_camel_case(tmp_path: Path) -> None:
         ({"headlessServices": 1}, "headlessServices"),
         ({"device": "tpu"}, "device"),
         ({"defragmentation": "Sometimes"}, "Off, DryRun, On"),
+        ({"defragmentation": False}, "need quotes"),
         ({"movesPerMinute": 0}, "movesPerMinute"),
         ({"gpuSpeeds": [{"model": "X", "tbps": 1, "tflops": 0}]}, "gpuSpeeds[0]"),
         ({"gpuSpeeds": [{"model": "X", "tbps": 1, "tflops": 2, "tops": 3}]}, "gpuSpeeds[0]"),
         ({"gpuSpeeds": [{"model": "X", "tbps": True, "tflops": 2}]}, "gpuSpeeds[0]"),
+        ({"gpuSpeeds": [{"model": "X", "tbps": 0.3, "tflops": 0.065}]}, "0.065 TFLOPS"),
+        ({"gpuSpeeds": [{"model": "X", "tbps": float("inf"), "tflops": 65}]}, "gpuSpeeds[0]"),
         ([], "mapping"),
     ],
 )

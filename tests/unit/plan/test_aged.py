@@ -1,10 +1,21 @@
 """Who has waited too long has room kept for it, so that nobody waits for ever."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from sojourn_operator.plan import Phase, PlaceSession, Planner, Session, Wait, plan
+from sojourn_operator.plan import (
+    Defrag,
+    DefragMode,
+    Move,
+    Phase,
+    PlaceSession,
+    Planner,
+    Session,
+    Wait,
+    plan,
+)
 from sojourn_operator.plan.play import World
 from sojourn_operator.plan.rank import AGING
 
@@ -74,6 +85,20 @@ def test_nothing_is_kept_for_a_session_that_fits_nowhere() -> None:
     huge = session("huge", slices=90, created=OLD, since=OLD)
     actions = plan(state([node("a")], [huge, small()], now=NOW)).actions
     assert started(actions) == {"llm/small": "a"}
+
+
+def test_moves_for_another_leave_the_kept_room_alone() -> None:
+    """One move more would make room for the wide one; the middle one needs a home in its room."""
+    held = [
+        running("x", on("a", slices=15)),
+        running("y", on("a", slices=15)),
+        running("z", on("b", slices=30)),
+    ]
+    middle = session("middle", slices=60, created=OLD + 1.0, since=YOUNG)
+    made = state([node("a"), node("b")], [*held, wide(avoid=("b",)), middle], now=NOW)
+    actions = plan(replace(made, defrag=Defrag(DefragMode.ON, moves=1))).actions
+    assert "a gpu-0 is kept for it" in told(actions)["llm/wide"]
+    assert not [one for one in actions if isinstance(one, Move)]
 
 
 def test_a_stream_of_small_sessions_keeps_no_wide_one_waiting_for_ever() -> None:

@@ -457,3 +457,15 @@ def test_the_least_on_one_gpu_counts_however_many_shards() -> None:
     fewer = session("s", "bronze", 24, max_shards=2, minimum_slices=12)
     (placed,) = of(PlaceSession, plan(state(cluster, [*held, fewer])).actions)
     assert [use.slices for use in placed.place.gpus] == [12, 12]
+
+
+def test_one_in_its_cool_down_does_not_keep_another_of_its_kind_from_its_claim() -> None:
+    """Paused by a drain a moment ago, it may pause nobody yet; a new Gold may."""
+    gold = replace(GOLD, cool_down=30.0)
+    held = running("s", on("a", slices=80))
+    resting = session("old", "gold", 80, phase=Phase.PAUSED, created=0.0, since=990.0)
+    fresh = session("new", "gold", 80, created=995.0, since=995.0)
+    made = state([node("a")], [held, resting, fresh])
+    tiers = {tier.name: tier for tier in (gold, *TIERS[1:])}
+    (nominate,) = of(Nominate, plan(replace(made, tiers=tiers)).actions)
+    assert nominate.session == "llm/new"

@@ -20,6 +20,7 @@ from sojourn_operator.plan.actions import (
     Wait,
 )
 from sojourn_operator.plan.aged import keep_room
+from sojourn_operator.plan.findroom import kind_of
 from sojourn_operator.plan.makeroom import make_room
 from sojourn_operator.plan.nominate import keep_nomination, nominated_place
 from sojourn_operator.plan.prospects import lacking
@@ -80,7 +81,7 @@ def waits_alike(turn: Turn, session: Session) -> bool:
         return False
     if turn.kept is None and has_aged(turn.state, session):
         return False
-    found = turn.told.get((session.request, session.tier, session.tenant))
+    found = turn.told.get(kind_of(turn, session))
     if found is None or found[0] != turn.board.placer.index.now:
         return False
     turn.actions.append(Wait(session.key, reason=found[1], message=found[2]))
@@ -104,7 +105,7 @@ def start(turn: Turn, session: Session, place: Place) -> None:
 def wait(turn: Turn, session: Session) -> None:
     """Nothing can be done now: say what is missing, and keep room if it has waited too long."""
     reason, message = lacking(turn.board, session.request, avoid=session.avoid)
-    kind = (session.request, session.tier, session.tenant)
+    kind = kind_of(turn, session)
     if kind in turn.hopeless and not session.avoid:
         turn.told[kind] = (turn.board.placer.index.now, reason, message)
     if reason == NO_ROOM and (place := keep_room(turn, session)) is not None:

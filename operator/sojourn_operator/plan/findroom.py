@@ -15,7 +15,7 @@ from sojourn_operator.plan.room import Room
 from sojourn_operator.plan.roster import Held, Spot
 from sojourn_operator.plan.state import Phase, Session
 from sojourn_operator.plan.take import WHOLE
-from sojourn_operator.plan.turn import Turn
+from sojourn_operator.plan.turn import Kind, Turn
 from sojourn_operator.plan.victims import Candidate, Claim, candidate, find_claims
 
 CLOSE_CALLS: Final = 4
@@ -220,6 +220,11 @@ def is_cooling(turn: Turn, session: Session) -> bool:
     until = session.since + tier.cool_down
     turn.look_again(until)
     return turn.state.now < until
+
+
+def kind_of(turn: Turn, session: Session) -> Kind:
+    """What it has in common with others that find room, or none, wherever it does."""
+    return session.request, session.tier, session.tenant, is_cooling(turn, session)
 
 
 def may_claim(turn: Turn, claimant: Session, victim: Session) -> Verdict:

@@ -15,7 +15,7 @@ from sojourn_operator.plan.actions import (
     Nominate,
     Pause,
 )
-from sojourn_operator.plan.findroom import RoomFinder, is_cooling
+from sojourn_operator.plan.findroom import RoomFinder, kind_of
 from sojourn_operator.plan.state import Nomination, Phase, Place, Session
 from sojourn_operator.plan.turn import SentAway, Turn
 from sojourn_operator.plan.victims import Claim
@@ -37,13 +37,12 @@ def expiry(turn: Turn, leaving: list[Session]) -> float:
 
 def make_room(turn: Turn, session: Session) -> bool:
     """Nominate a place and send away the cheapest of lower tiers there, if that is enough."""
-    kind = (session.request, session.tier, session.tenant)
+    kind = kind_of(turn, session)
     if not session.avoid and kind in turn.hopeless:
         return False
     claims = RoomFinder(turn, session).find()
     if not claims:
-        if not is_cooling(turn, session):  # else another of its kind may look all the same
-            turn.hopeless.add(kind)
+        turn.hopeless.add(kind)
         return False
     claim = next((one for one in claims if homes(turn, session, one) is not None), claims[0])
     victims = list(claim.victims)

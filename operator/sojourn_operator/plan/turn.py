@@ -11,6 +11,9 @@ from sojourn_operator.plan.board import HOLDING, Board
 from sojourn_operator.plan.state import Place, Request, Session, State
 from sojourn_operator.plan.take import Take
 
+Kind = tuple[Request, str, str, bool]
+"""Request, tier and tenant of a claimant, and whether it was paused too lately to pause others."""
+
 
 @dataclass(frozen=True, slots=True)
 class SentAway:
@@ -39,11 +42,11 @@ class Turn:
     notes: list[str] = field(default_factory=list)
     unsound: set[str] = field(default_factory=set)
     """Claimants whose nomination does not hold any more."""
-    hopeless: set[tuple[Request, str, str]] = field(default_factory=set)
-    """Requests of tier and tenant that found no victims: the next of a kind need not look."""
+    hopeless: set[Kind] = field(default_factory=set)
+    """Kinds that found no victims: the next of a kind need not look."""
     kept: tuple[Session, Place] | None = None
     """Who has waited so long that a place is kept for it while it comes free, and which."""
-    told: dict[tuple[Request, str, str], tuple[int, str, str]] = field(default_factory=dict)
+    told: dict[Kind, tuple[int, str, str]] = field(default_factory=dict)
     """Of those kinds: why the last one waits, and the index's count of changes at that moment."""
     starts: int = 0
     """Sessions that it places or resumes so far."""

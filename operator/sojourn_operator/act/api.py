@@ -198,13 +198,29 @@ class Api:
         path = kind.path(namespace, name)
         return self._write("PATCH", kind, path, body, content_type="application/merge-patch+json")
 
-    def json_patch(
-        self, kind: Kind, operations: Sequence[Raw], *, name: str, namespace: str = ""
+    def set_finalizers(
+        self,
+        kind: Kind,
+        wanted: Sequence[str],
+        *,
+        held: Sequence[str],
+        name: str,
+        uid: str,
+        namespace: str = "",
     ) -> Raw:
-        """A JSON patch, which may test what it changes."""
+        """Of this object and no later one of its name; refused if they are not `held` any more.
+
+        Not by server-side apply, which costs the API server a third more.
+        """
+        finalizers = "/metadata/finalizers"
+        operations: list[Raw] = [
+            {"op": "test", "path": "/metadata/uid", "value": uid},
+            {"op": "test", "path": finalizers, "value": list(held) or None},
+            {"op": "add", "path": finalizers, "value": list(wanted)},
+        ]
         path = kind.path(namespace, name)
         content_type = "application/json-patch+json"
-        return self._write("PATCH", kind, path, list(operations), content_type=content_type)
+        return self._write("PATCH", kind, path, operations, content_type=content_type)
 
     def delete(
         self,

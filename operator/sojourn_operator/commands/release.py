@@ -99,12 +99,9 @@ def _unfinalize(api: Api) -> None:
         if FINALIZER_SESSION not in held:
             continue
         rest = [name for name in held if name != FINALIZER_SESSION]
-        operations = [
-            {"op": "test", "path": "/metadata/uid", "value": meta["uid"]},
-            {"op": "replace", "path": "/metadata/finalizers", "value": rest},
-        ]
+        identity = {key: meta[key] for key in ("name", "namespace", "uid")}
         try:
-            api.json_patch(SESSIONS, operations, name=meta["name"], namespace=meta["namespace"])
+            api.set_finalizers(SESSIONS, rest, **identity, held=held)
         except NotFoundError:
             continue
         log.info("let go of %s/%s", meta["namespace"], meta["name"])

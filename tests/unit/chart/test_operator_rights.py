@@ -23,7 +23,7 @@ VERBS = {
     "replace": "update",
     "apply": "patch",
     "patch": "patch",
-    "json_patch": "patch",
+    "set_finalizers": "patch",
     "delete": "delete",
 }
 Right = tuple[str, str, str]
@@ -34,7 +34,6 @@ ELSEWHERE: dict[Right, str] = {
     ("sojourn.dev", "llmmodels/status", "patch"): "upkeep writes both by one function",
     ("sojourn.dev", "tenants/status", "patch"): "upkeep writes both by one function",
     ("sojourn.dev", "gpunodes/status", "patch"): "upkeep writes it by the same",
-    ("", "pods", "patch"): "finalizers of sessions and pods change by one function",
     ("sojourn.dev", "llmsessions/finalizers", "update"): "blockOwnerDeletion in owner references",
     ("apiextensions.k8s.io", "customresourcedefinitions", "list"): "kopf",
     ("apiextensions.k8s.io", "customresourcedefinitions", "watch"): "kopf",

@@ -71,16 +71,13 @@ class Server:
         self.kept[key] = self._stamped(new)
         return self.kept[key]
 
-    def json_patch(
-        self, kind: Kind, operations: list[dict[str, Any]], *, name: str, namespace: str = ""
+    def set_finalizers(
+        self, kind: Kind, wanted: list[str], *, held: tuple[str, ...], name: str, **found: str
     ) -> dict[str, Any]:
-        """Of what is under `metadata`; what it tests must hold where the object is known."""
+        """Where the object is known, they must be as `held`."""
         old = self.kept.get((kind.name, name), {"metadata": {}})
-        meta = {**old["metadata"], "name": name, "namespace": namespace}
-        for one in operations:
-            field = one["path"].removeprefix("/metadata/")
-            assert one["op"] == "add" or meta.setdefault(field, one["value"]) == one["value"]
-            meta[field] = one["value"]
+        assert old["metadata"].get("finalizers", list(held)) == list(held)
+        meta = {**old["metadata"], **found, "name": name, "finalizers": wanted}
         self.kept[kind.name, name] = self._stamped({**old, "metadata": meta})
         return self.kept[kind.name, name]
 

@@ -148,11 +148,6 @@ def of(config: Config, faults: Faults | None = None) -> View:
     return View(faults, most_shards=shards, speed=speeds(config.speeds))
 
 
-def state(world: World, *, blocked: frozenset[str]) -> plan.State:
-    """One world, translated without any memory."""
-    return View().state(world, blocked=blocked)
-
-
 def places(world: World, place: plan.Place) -> SessionPlacement:
     """A place of the plan with what users and pods want to know of each GPU."""
     node = world.gpu_nodes.get(place.node)

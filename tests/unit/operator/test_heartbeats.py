@@ -86,7 +86,9 @@ def test_nothing_new_is_placed_where_the_plugin_is_gone() -> None:
     silent = Condition(READY, "Unknown", "PluginGone", "gone", 0, LAST)
     gone = dataclasses.replace(gpu_node("node-a"), conditions=(silent,))
     for found, phase in ((gone, False), (gpu_node("node-a"), True)):
-        state = view.state(world(session(), gpu_nodes={"node-a": found}), blocked=frozenset())
+        state = view.View().state(
+            world(session(), gpu_nodes={"node-a": found}), blocked=frozenset()
+        )
         assert state.sessions["team/chat"].phase is Phase.WAITING
         assert state.nodes["node-a"].heard is phase
         lines = explain(state, "team/chat").lines

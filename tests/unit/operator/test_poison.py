@@ -230,7 +230,7 @@ def test_a_session_that_cannot_be_translated_keeps_the_room_that_it_holds(
     found.place()
     monkeypatch.setattr(pacing, "idle", explode)
     parts = {"pods": {"team/chat-1": pod(1, node="node-a", slices={0: 12})}}
-    state = view.state(world(found.session, **parts), blocked=frozenset())
+    state = view.View().state(world(found.session, **parts), blocked=frozenset())
     assert state.sessions == {}
     assert state.nodes["node-a"].gpus[0].slices == 68, "its pod's slices are taken"
 
@@ -242,7 +242,9 @@ def test_a_placed_session_with_a_fault_in_its_spec_is_planned_as_what_it_holds(
     found.place()
     monkeypatch.setattr(wants, "pod_resources", explode)
     parts = {"pods": {"team/chat-1": pod(1, node="node-a", slices={0: 12}, cpu_milli=300)}}
-    kept = view.state(world(found.session, **parts), blocked=frozenset()).sessions["team/chat"]
+    kept = (
+        view.View().state(world(found.session, **parts), blocked=frozenset()).sessions["team/chat"]
+    )
     assert (kept.phase, kept.request.slices) == (Phase.STARTING, 12)
 
 

@@ -87,7 +87,7 @@ def world(found: Session, **parts: Any) -> World:
 
 def planned(found: Session, *, blocked: bool = False, **parts: Any) -> Any:
     keys = frozenset({"team/chat"} if blocked else set())
-    return view.state(world(found, **parts), blocked=keys).sessions["team/chat"]
+    return view.View().state(world(found, **parts), blocked=keys).sessions["team/chat"]
 
 
 def test_slices_without_a_wish_hold_weights_context_and_workspace() -> None:
@@ -210,7 +210,7 @@ def test_a_node_that_refused_is_avoided_for_a_while() -> None:
     found.settle()
     assert planned(found.session).avoid == ("node-a",)
     later = dataclasses.replace(world(found.session), now=NOW + pacing.AVOID_SECONDS)
-    assert view.state(later, blocked=frozenset()).sessions["team/chat"].avoid == ()
+    assert view.View().state(later, blocked=frozenset()).sessions["team/chat"].avoid == ()
 
 
 @pytest.mark.parametrize("told", [None, 0, 4096])
@@ -227,13 +227,13 @@ def test_what_a_pause_has_to_write_is_unknown_until_a_poll_tells(told: int | Non
 
 def test_pods_of_a_lost_past_take_their_slices_out_of_service() -> None:
     stray = pod(1, node="node-a", phase="Running")
-    state = view.state(world(session(), pods={"team/chat-1": stray}), blocked=frozenset())
+    state = view.View().state(world(session(), pods={"team/chat-1": stray}), blocked=frozenset())
     assert state.nodes["node-a"].gpus[0].slices == 80 - 12
 
 
 def test_pods_of_others_leave_less_of_their_node_and_never_less_than_nothing() -> None:
     taken = {"node-a": Taken(cpu_milli=400, memory_bytes=2 * GIB, pods=10)}
-    found = view.state(world(session(), others=taken), blocked=frozenset()).nodes["node-a"]
+    found = view.View().state(world(session(), others=taken), blocked=frozenset()).nodes["node-a"]
     assert (found.cpu_milli, found.memory_bytes, found.pods) == (600, 0, 100)
 
 
@@ -252,10 +252,10 @@ def test_a_placed_session_takes_the_cpu_and_memory_that_its_pod_requests() -> No
 def test_what_the_kubelet_does_not_count_cannot_be_had() -> None:
     """Its device plugin is gone, or not there yet: a pod would be refused."""
     short = {"node-a": node("node-a", gpu_slices={0: 5})}
-    state = view.state(world(session(), nodes=short), blocked=frozenset())
+    state = view.View().state(world(session(), nodes=short), blocked=frozenset())
     assert state.nodes["node-a"].gpus[0].slices == 5
     bare = {"node-a": node("node-a", gpu_slices={})}
-    state = view.state(world(session(), nodes=bare), blocked=frozenset())
+    state = view.View().state(world(session(), nodes=bare), blocked=frozenset())
     assert state.nodes["node-a"].gpus[0].slices == 0
 
 
@@ -282,7 +282,7 @@ def test_a_disruption_budget_covers_what_its_selector_says(
     found = Pretend()
     found.place()
     parts = {"budgets": {"team/few": parse_budget(raw)}, "pods": found.pods}
-    state = view.state(world(found.session, **parts), blocked=frozenset())
+    state = view.View().state(world(found.session, **parts), blocked=frozenset())
     assert state.sessions["team/chat"].budgets == (("team/few",) if covered else ())
     assert state.budgets == {"team/few": 1}
 
@@ -378,8 +378,8 @@ def test_with_a_memory_the_plan_decides_from_the_same_as_without(change: dict[st
     kept, before = view.View(), world(session())
     kept.state(before, blocked=frozenset())
     after = dataclasses.replace(before, **change)
-    assert kept.state(after, blocked=frozenset()) == view.state(after, blocked=frozenset())
-    assert kept.state(before, blocked=frozenset()) == view.state(before, blocked=frozenset())
+    assert kept.state(after, blocked=frozenset()) == view.View().state(after, blocked=frozenset())
+    assert kept.state(before, blocked=frozenset()) == view.View().state(before, blocked=frozenset())
 
 
 def test_a_node_is_no_longer_avoided_once_the_clock_says_so() -> None:
@@ -403,7 +403,7 @@ def test_health_links_and_mode_of_each_gpu_reach_the_plan() -> None:
         "gpu_nodes": {"node-a": GpuNode(meta("node-a"), (first, sick))},
         "nodes": {"node-a": node("node-a", gpu_slices={0: 80, 1: 80})},
     }
-    found = view.state(world(session(), **parts), blocked=frozenset()).nodes["node-a"].gpus
+    found = view.View().state(world(session(), **parts), blocked=frozenset()).nodes["node-a"].gpus
     assert [(one.healthy, one.links, one.mig) for one in found] == [
         (True, (1,), False),
         (False, (0,), True),
@@ -449,7 +449,7 @@ def test_a_paused_session_goes_back_to_gpus_that_compute_as_its_snapshot_was_com
     }
     paused = dataclasses.replace(found.session, status=status)
     seen = dataclasses.replace(world(paused, **parts), now=NOW + 500)
-    (back,) = plan(view.state(seen, blocked=frozenset())).actions
+    (back,) = plan(view.View().state(seen, blocked=frozenset())).actions
     assert isinstance(back, Resume)
     assert (back.place.node, back.exact) == (node_name, exact)
 

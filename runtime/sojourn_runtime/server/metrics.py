@@ -49,10 +49,6 @@ OF_VLLM: Final = {
 HandOver = Callable[[], tuple[Sequence[int], float]]
 
 
-def none_handed_over() -> tuple[Sequence[int], float]:
-    return [0] * (len(HAND_OVER) + 1), 0.0
-
-
 class Metrics:
     """All that the server counts."""
 
@@ -60,8 +56,8 @@ class Metrics:
         self,
         gauges: Callable[[], Mapping[str, float]],
         *,
-        model: str = "",
-        hand_over: HandOver = none_handed_over,
+        model: str,
+        hand_over: HandOver,
     ) -> None:
         self.registry = CollectorRegistry()
         self._model = model

@@ -1,5 +1,6 @@
 """Keys, percentiles, pages and sampling parameters: the small pure parts of the server."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,6 +19,7 @@ from sojourn_runtime.server.fields import Fields
 from sojourn_runtime.server.metrics import OF_VLLM, Metrics, Stopwatch
 from sojourn_runtime.server.params import fit, read_sampling
 from sojourn_runtime.session import Phase
+from sojourn_runtime.stats import HAND_OVER
 from sojourn_runtime.stream import TokenEvent
 
 
@@ -47,9 +49,14 @@ def test_the_key_opens_and_probes_need_none(key: str, path: str, header: str | N
     Guard(key).check(path=path, authorization=header)
 
 
+def metrics_of(gauges: Callable[[], Mapping[str, float]]) -> Metrics:
+    """Of a model `m`, while nothing was handed over."""
+    return Metrics(gauges, model="m", hand_over=lambda: ([0] * (len(HAND_OVER) + 1), 0.0))
+
+
 def test_a_stopwatch_times_first_token_and_gaps() -> None:
     now = [0.0]
-    metrics = Metrics(dict, model="m")
+    metrics = metrics_of(dict)
     watch = Stopwatch(metrics, clock=lambda: now[0])
     for at, position in ((0.5, 0), (0.75, 1), (1.75, 2)):
         now[0] = at
@@ -61,7 +68,7 @@ def test_a_stopwatch_times_first_token_and_gaps() -> None:
 
 
 def test_a_stopwatch_does_not_time_what_was_there_before() -> None:
-    metrics = Metrics(dict, model="m")
+    metrics = metrics_of(dict)
     watch = Stopwatch(metrics, seen=2, clock=lambda: 1.0)
     last = TokenEvent(position=2, token=1, text="", finish=Finish.STOP)
     watch.tokens([TokenEvent(position=0, token=1, text=""), last])
@@ -71,14 +78,14 @@ def test_a_stopwatch_does_not_time_what_was_there_before() -> None:
 
 
 def test_the_sessions_numbers_are_shown_under_its_names() -> None:
-    shown = Metrics(lambda: {"kv_blocks_used": 3, "starts_total": 2}).render()
+    shown = metrics_of(lambda: {"kv_blocks_used": 3, "starts_total": 2}).render()
     assert b"# TYPE sojourn_kv_blocks_used gauge\nsojourn_kv_blocks_used 3.0" in shown
     assert b"# TYPE sojourn_starts_total counter\nsojourn_starts_total 2.0" in shown
 
 
 def test_what_vllm_counts_too_has_its_names() -> None:
     """As `vllm/v1/metrics/loggers.py` has them in 0.32."""
-    metrics = Metrics(lambda: dict.fromkeys(OF_VLLM, 1.5), model="m")
+    metrics = metrics_of(lambda: dict.fromkeys(OF_VLLM, 1.5))
     metrics.prompt(tokens=7, cached=3, origin=Origin(host=3))
     metrics.finished("cancelled", seconds=2.0)
     shown = metrics.render().decode()
